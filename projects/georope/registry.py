@@ -1,0 +1,19 @@
+"""Registries of scope ``georope``, children of mmdet3d's: a config says ``type='georope.PETR'``.
+
+A scope of our own keeps every name apart from mmdet3d's ``projects/PETR``, in whatever order both are imported.
+"""
+from mmdet3d import registry as mmdet3d
+from mmengine.registry import Registry
+
+
+def _child(name: str, parent: Registry, location: str) -> Registry:
+    return Registry(name, parent=parent, scope='georope', locations=[location])
+
+
+MODELS = _child('model', mmdet3d.MODELS, 'georope.models')
+TASK_UTILS = _child('task util', mmdet3d.TASK_UTILS, 'georope.models')
+DATASETS = _child('dataset', mmdet3d.DATASETS, 'georope.datasets')
+TRANSFORMS = _child('transform', mmdet3d.TRANSFORMS, 'georope.datasets')
+DATA_SAMPLERS = _child('data sampler', mmdet3d.DATA_SAMPLERS, 'georope.datasets')
+METRICS = _child('metric', mmdet3d.METRICS, 'georope.evaluation')
+HOOKS = _child('hook', mmdet3d.HOOKS, 'georope.visualization')

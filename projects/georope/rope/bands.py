@@ -1,0 +1,74 @@
+"""Bands: the frequencies of the rotary pairs (METHOD section 2).
+
+A band is a 3-vector ``w`` in rad/m; the phase of a point ``X`` is ``w . X``. A head of width D has D/2 pairs, one band
+each; a pair with the zero band is not rotated. ``axial`` is the papers', ``mixed`` and all wavelengths are our choice.
+"""
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+XY_WAVELENGTHS = (3.0, 240.0)
+Z_WAVELENGTHS = (1.5, 36.0)
+
+
+def frequencies(num: int, shortest: float, longest: float) -> Tensor:
+    """``num`` angular frequencies (rad/m), highest first, of log-spaced wavelengths (metres)."""
+    if not 0 < shortest <= longest:
+        raise ValueError(f'wavelengths must satisfy 0 < shortest <= longest, not ({shortest}, {longest})')
+    return 2 * math.pi / torch.logspace(math.log2(shortest), math.log2(longest), num, base=2, dtype=torch.float64)
+
+
+def axial_bands(num_heads: int, num_pairs: int, xy: tuple[float, float] = XY_WAVELENGTHS,
+                z: tuple[float, float] = Z_WAVELENGTHS) -> Tensor:
+    """Bands on the axes, the same for all heads: of 16 pairs 6 on x, 6 on y, 4 on z. An odd one stays unrotated.
+
+    Returns:
+        (1, num_pairs, 3), rad/m.
+    """
+    on_z = num_pairs // 4
+    on_x = on_y = (num_pairs - on_z) // 2
+    bands = torch.zeros(1, num_pairs, 3, dtype=torch.float64)
+    bands[0, :on_x, 0] = frequencies(on_x, *xy)
+    bands[0, on_x:on_x + on_y, 1] = frequencies(on_y, *xy)
+    bands[0, on_x + on_y:on_x + on_y + on_z, 2] = frequencies(on_z, *z)
+    return bands
+
+
+def mixed_bands(num_heads: int, num_pairs: int, xy: tuple[float, float] = XY_WAVELENGTHS,
+                z: tuple[float, float] = Z_WAVELENGTHS, directions: int = 3) -> Tensor:
+    """BEV directions over 0..180 degrees crossed with wavelengths, and bands on z; every head looks along other directions.
+
+    Of 16 pairs, 12 lie in the BEV plane (3 directions x 4 wavelengths) and 4 on z. Head h turns its directions by
+    ``h / num_heads`` of their spacing, so that all heads together cover ``directions * num_heads`` bearings.
+
+    Returns:
+        (num_heads, num_pairs, 3), rad/m.
+    """
+    on_z = num_pairs // 4
+    per_direction = (num_pairs - on_z) // directions
+    head = torch.arange(num_heads, dtype=torch.float64)[:, None]
+    angle = math.pi / directions * (torch.arange(directions, dtype=torch.float64) + head / num_heads)
+    unit = torch.stack((angle.cos(), angle.sin()), dim=-1)  # (heads, directions, 2)
+    planar = unit[:, :, None] * frequencies(per_direction, *xy)[:, None]
+    bands = torch.zeros(num_heads, num_pairs, 3, dtype=torch.float64)
+    in_plane = directions * per_direction
+    bands[:, :in_plane, :2] = planar.flatten(1, 2)
+    bands[:, in_plane:in_plane + on_z, 2] = frequencies(on_z, *z)
+    return bands
+
+
+BANDS = {'axial': axial_bands, 'mixed': mixed_bands}
+
+
+def build_bands(bands: str | dict, num_heads: int, head_dim: int) -> Tensor:
+    """Bands from ``'axial'``, ``'mixed'`` or ``dict(type='axial', xy=(3, 240), z=(1.5, 36))``: (1 or heads, pairs, 3), float32."""
+    options = {'type': bands} if isinstance(bands, str) else dict(bands)
+    kind = options.pop('type', None)
+    if kind not in BANDS:
+        raise ValueError(f'bands: unknown type {kind!r}, use one of {sorted(BANDS)}')
+    if head_dim % 2:
+        raise ValueError(f'head_dim must be even to form rotary pairs, not {head_dim}')
+    return BANDS[kind](num_heads, head_dim // 2, **options).float()
