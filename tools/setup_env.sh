@@ -30,9 +30,8 @@ sed "s/^torch==.*/torch==$torch_version/" requirements/pins.txt >"$constraints"
 pins="-c $constraints"
 
 say 'libraries'
-pip install -q $pins mmengine nuscenes-devkit motmetrics pandas packaging -r requirements/openmmlab.txt \
-    -r requirements/dev.txt
-pip install -q $pins --no-deps mmdet mmdet3d
+pip install -q $pins nuscenes-devkit motmetrics pandas packaging -r requirements/openmmlab.txt -r requirements/dev.txt
+pip install -q $pins --no-deps mmengine mmdet mmdet3d lyft-dataset-sdk
 
 say 'mmcv (compiled when pip has no wheel of it yet: about 11 minutes on two cores)'
 mmcv_works() { "$python" -c 'import mmcv.ops' >/dev/null 2>&1; }

@@ -39,7 +39,7 @@ def axial_bands(num_heads: int, num_pairs: int, xy: tuple[float, float] = XY_WAV
 
 def mixed_bands(num_heads: int, num_pairs: int, xy: tuple[float, float] = XY_WAVELENGTHS,
                 z: tuple[float, float] = Z_WAVELENGTHS, directions: int = 3) -> Tensor:
-    """BEV directions over 0..180 degrees crossed with wavelengths, and bands on z; every head looks along other directions.
+    """BEV directions over 0..180 degrees crossed with wavelengths, and bands on z; directions differ per head.
 
     Of 16 pairs, 12 lie in the BEV plane (3 directions x 4 wavelengths) and 4 on z. Head h turns its directions by
     ``h / num_heads`` of their spacing, so that all heads together cover ``directions * num_heads`` bearings.
@@ -64,7 +64,11 @@ BANDS = {'axial': axial_bands, 'mixed': mixed_bands}
 
 
 def build_bands(bands: str | dict, num_heads: int, head_dim: int) -> Tensor:
-    """Bands from ``'axial'``, ``'mixed'`` or ``dict(type='axial', xy=(3, 240), z=(1.5, 36))``: (1 or heads, pairs, 3), float32."""
+    """Bands by name, ``'axial'`` or ``'mixed'``, or with options, ``dict(type='axial', xy=(3, 240), z=(1.5, 36))``.
+
+    Returns:
+        (1 or num_heads, head_dim / 2, 3), rad/m, float32.
+    """
     options = {'type': bands} if isinstance(bands, str) else dict(bands)
     kind = options.pop('type', None)
     if kind not in BANDS:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rays:
-    """The rays of all image tokens in the LiDAR frame; a token at camera depth ``d`` is the point ``origin + d * direction``.
+    """Rays of all image tokens in the LiDAR frame: at camera depth ``d`` a token is at ``origin + d * direction``.
 
     ``direction`` is not unit length: ``d`` is the depth along the camera's optical axis in metres.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Rotation:
-    """Coefficients ``cos + i sin`` of the rotary pairs of queries or keys; shorter than 1 where a position is uncertain.
+    """Coefficients ``cos + i sin`` of the rotary pairs of queries or keys.
 
     Attributes:
         cos, sin: (B, 1 or heads, L, pairs), float32 or float64. An unrotated pair has cos 1, sin 0.
@@ -38,7 +38,7 @@ class Rotation:
 
 
 def apply(x: Tensor, rotation: Rotation) -> Tensor:
-    """Multiply the pairs of ``x`` (B, L, heads, head_dim) with the rotation's coefficients; the dtype of ``x`` stays."""
+    """Multiply the pairs of ``x`` (B, L, heads, head_dim) with the coefficients; the dtype of ``x`` stays."""
     return _multiply(x, rotation.coefficients)
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def depth_anchors(spacing: str, num: int, start: float, stop: float) -> list[float]:
-    """``num`` depths from ``start`` to ``stop`` metres: ``linspace``, ``log`` or ``lid`` (steps that grow linearly, as PETR's)."""
+    """``num`` depths from ``start`` to ``stop`` metres: ``linspace``, ``log`` or ``lid`` (steps grow linearly, as PETR's)."""
     if num < 2 or not 0 < start < stop:
         raise ValueError(f'anchors need num >= 2 and 0 < start < stop, not num={num}, start={start}, stop={stop}; '
                          'give a single anchor as a list')
@@ -26,7 +26,8 @@ def depth_anchors(spacing: str, num: int, start: float, stop: float) -> list[flo
     return depths.tolist()
 
 
-def fixed_anchors(anchors: Sequence[float] | dict, num_heads: int, num_pairs: int, channel_wise: bool = False) -> Tensor:
+def fixed_anchors(anchors: Sequence[float] | dict, num_heads: int, num_pairs: int,
+                  channel_wise: bool = False) -> Tensor:
     """URoPE's support: one sure depth per head, or per pair in the channel-wise ablation.
 
     Args:

@@ -1,0 +1,218 @@
+import pytest
+import torch
+from cameras import rig, rigid
+from torch import nn
+
+from georope.rope import NoEncoding, Rays, RotaryAttention, Rotation, URoPE
+from georope.rope.rotation import apply, undo
+
+FEATURES = (3, 5)
+TOKENS = 6 * 15
+VARIANTS = {
+    'axial': dict(), 'mixed': dict(bands='mixed'), 'keys only': dict(rotate_values=False),
+    'channel-wise': dict(channel_wise=True), 'lid': dict(anchors=dict(spacing='lid', num=8, start=1.0, stop=60.0)),
+    'one anchor': dict(anchors=[20.0])}
+
+
+def setup(dtype=torch.float64, seed=0, **options):
+    torch.manual_seed(seed)
+    attention = RotaryAttention(64, 8).to(dtype).eval()
+    nn.init.normal_(attention.in_proj_weight, std=0.3)
+    nn.init.normal_(attention.in_proj_bias)
+    encoding = URoPE(8, 8, **options).to(dtype)
+    query, tokens = torch.randn(2, 7, 64, dtype=dtype), torch.randn(2, TOKENS, 64, dtype=dtype)
+    points = torch.rand(2, 7, 3, dtype=dtype) * torch.tensor([100.0, 100, 8]) - torch.tensor([50.0, 50, 5])
+    return attention, encoding, query, tokens, points
+
+
+def attend(attention, encoding, query, tokens, points, lidar2img):
+    rays = Rays.from_lidar2img(lidar2img, FEATURES, 16)
+    keys = encoding.rotate_keys(encoding.prepare(rays), tokens)
+    return attention(query, tokens, tokens, encoding.rotate_queries(points), keys)
+
+
+def explicit(attention, query, key, value, queries, keys, mask):
+    """Attention written out with 2x2 rotation matrices and a softmax."""
+    def rotate(x, rotation, sign=1):
+        x1, x2 = x[..., 0::2], x[..., 1::2]
+        cos, sin = rotation.cos, rotation.sin * sign
+        return torch.stack((cos * x1 - sin * x2, sin * x1 + cos * x2), -1).flatten(-2)
+    width = query.shape[-1]
+    split = [nn.functional.linear(x, attention.in_proj_weight[i * width:(i + 1) * width],
+                                  attention.in_proj_bias[i * width:(i + 1) * width])
+             .unflatten(-1, (attention.num_heads, -1)).transpose(1, 2) for i, x in enumerate((query, key, value))]
+    q, k, v = split
+    q, k = rotate(q, queries), rotate(k, keys)
+    if keys.temperature is not None:
+        k = k * keys.temperature
+    v = rotate(v, keys) if keys.rotate_values else v
+    logits = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    out = logits.masked_fill(mask[:, None], float('-inf')).softmax(-1) @ v
+    out = rotate(out, queries, -1) if keys.rotate_values else out
+    return attention.out_proj(out.transpose(1, 2).flatten(-2))
+
+
+@pytest.mark.parametrize('variant', VARIANTS)
+@pytest.mark.parametrize('temperature', [None, 1.7])
+def test_equals_explicit_softmax(variant, temperature):
+    attention, encoding, query, tokens, points = setup(**VARIANTS[variant])
+    keys = encoding.prepare(Rays.from_lidar2img(rig()[None].repeat(2, 1, 1, 1), FEATURES, 16))
+    if temperature:
+        keys = Rotation(keys.cos, keys.sin, torch.rand(2, 8, TOKENS, 1).double() * temperature, keys.rotate_values)
+    queries = encoding.rotate_queries(points)
+    blocked = torch.rand(2, 7, TOKENS) < 0.4
+    padding = torch.rand(2, TOKENS) < 0.3
+    out = attention(query, tokens, tokens.flip(1), queries, keys, blocked, padding)
+    expected = explicit(attention, query, tokens, tokens.flip(1), queries, keys, blocked | padding[:, None])
+    torch.testing.assert_close(out, expected)
+
+
+def test_without_rotations_it_is_torchs_multihead_attention():
+    attention, _, query, tokens, _ = setup()
+    other = nn.MultiheadAttention(64, 8, batch_first=True).double()
+    other.load_state_dict(attention.state_dict())
+    mask = torch.rand(7, TOKENS) < 0.3
+    padding = torch.rand(2, TOKENS) < 0.3
+    expected = other(query, tokens, tokens, attn_mask=mask, key_padding_mask=padding)[0]
+    torch.testing.assert_close(attention(query, tokens, tokens, None, None, mask, padding), expected)
+    nothing = NoEncoding()
+    frame = nothing.prepare(None)
+    assert nothing.rotate_keys(frame, tokens) is None and nothing.rotate_queries(query) is None
+
+
+@pytest.mark.parametrize('variant', VARIANTS)
+def test_translation_of_the_frame_changes_nothing(variant):
+    attention, encoding, query, tokens, points = setup(**VARIANTS[variant])
+    lidar2img = rig()[None].repeat(2, 1, 1, 1)
+    shift = torch.tensor([310.0, -42.0, 3.0]).double()
+    moved = lidar2img @ rigid(torch.eye(3), -shift)
+    out = attend(attention, encoding, query, tokens, points, lidar2img)
+    torch.testing.assert_close(attend(attention, encoding, query, tokens, points + shift, moved), out)
+    # the test can see a shift: only moving the points is noticed
+    assert (attend(attention, encoding, query, tokens, points + shift, lidar2img) - out).abs().max() > 1e-3
+
+
+def test_rotation_of_the_frame_is_not_an_invariance():
+    attention, encoding, query, tokens, points = setup()
+    lidar2img = rig()[None].repeat(2, 1, 1, 1)
+    turn = rigid(torch.tensor([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]]), (0, 0, 0))
+    turned = attend(attention, encoding, query, tokens, points @ turn[:3, :3].T, lidar2img @ turn.T)
+    assert (turned - attend(attention, encoding, query, tokens, points, lidar2img)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize('variant', VARIANTS)
+def test_camera_order_changes_nothing(variant):
+    attention, encoding, query, tokens, points = setup(**VARIANTS[variant])
+    lidar2img = rig()[None].repeat(2, 1, 1, 1)
+    order = torch.tensor([3, 1, 5, 0, 2, 4])
+    shuffled = tokens.unflatten(1, (6, -1))[:, order].flatten(1, 2)
+    torch.testing.assert_close(attend(attention, encoding, query, shuffled, points, lidar2img[:, order]),
+                               attend(attention, encoding, query, tokens, points, lidar2img))
+
+
+def test_flipped_image_with_mirrored_tokens_changes_nothing():
+    """A flip makes the focal length negative (USERS A1.5)."""
+    attention, encoding, query, tokens, points = setup()
+    lidar2img = rig()[None].repeat(2, 1, 1, 1)
+    flip = torch.eye(4).double()
+    flip[0, 0], flip[0, 2] = -1, FEATURES[1] * 16
+    mirrored = tokens.unflatten(1, (6, *FEATURES)).flip(3).flatten(1, 3)
+    torch.testing.assert_close(attend(attention, encoding, query, mirrored, points, flip @ lidar2img),
+                               attend(attention, encoding, query, tokens, points, lidar2img))
+
+
+@pytest.mark.parametrize('variant', VARIANTS)
+def test_key_phase_is_that_of_the_point_at_the_anchor(variant):
+    """A token whose anchor is where the query is has exactly the query's rotation: 3D RoPE."""
+    _, encoding, *_ = setup(**VARIANTS[variant])
+    rays = Rays.from_lidar2img(rig()[None], FEATURES, 16)
+    keys = encoding.prepare(rays)
+    heads, pairs = keys.cos.shape[1], keys.cos.shape[3]
+    depths = encoding.depths.expand(heads, pairs)
+    points = rays.points(depths.flatten())[0].unflatten(1, (heads, pairs))  # (L, heads, pairs, 3)
+    bands = encoding.bands.expand(heads, pairs, 3)
+    phase = (points * bands).sum(-1).transpose(0, 1)
+    torch.testing.assert_close(keys.cos[0], phase.cos())
+    torch.testing.assert_close(keys.sin[0], phase.sin())
+
+
+def test_rotation_is_undone_exactly_and_leaves_zero_bands_alone():
+    rotation = Rotation.from_phase(torch.randn(2, 8, 9, 4).double() * torch.tensor([3.0, 100.0, 0.0, 1.0]))
+    x = torch.randn(2, 9, 8, 8).double()
+    turned = apply(x, rotation)
+    torch.testing.assert_close(undo(turned, rotation), x)
+    assert torch.equal(turned[..., 4:6], x[..., 4:6]) and not torch.equal(turned, x)
+
+
+@pytest.mark.parametrize('dtype', [torch.bfloat16, torch.float16])
+def test_half_precision_rounds_only_the_product(dtype):
+    rotation = Rotation.from_phase(torch.randn(2, 1, 9, 4) * 200)
+    x = torch.randn(2, 9, 8, 8).to(dtype)
+    assert torch.equal(apply(x, rotation), apply(x.float(), rotation).to(dtype))
+
+
+def test_phases_are_bit_equal_under_autocast():
+    _, encoding, _, tokens, points = setup(torch.float32)
+    lidar2img = rig()[None].float()
+
+    def both():
+        keys = encoding.rotate_keys(encoding.prepare(Rays.from_lidar2img(lidar2img, FEATURES, 16)), tokens)
+        queries = encoding.rotate_queries(points)
+        return keys.cos, keys.sin, queries.cos, queries.sin
+    plain = both()
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        cast = both()
+        half = encoding.rotate_queries(points.bfloat16()).cos
+    assert half.dtype == torch.float32
+    for a, b in zip(plain, cast):
+        assert a.dtype == b.dtype == torch.float32 and torch.equal(a, b)
+
+
+def test_autocast_attention_stays_close_and_finite():
+    attention, encoding, query, tokens, points = setup(torch.float32)
+    lidar2img = rig()[None].repeat(2, 1, 1, 1).float()
+    plain = attend(attention, encoding, query, tokens, points, lidar2img)
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        cast = attend(attention, encoding, query, tokens, points, lidar2img)
+    assert cast.dtype == torch.bfloat16
+    assert (cast - plain).abs().max() < 0.05 * plain.abs().max()
+
+
+@pytest.mark.parametrize('variant', ['axial', 'mixed', 'keys only'])
+def test_gradcheck(variant):
+    torch.manual_seed(0)
+    attention = RotaryAttention(16, 2).double()
+    encoding = URoPE(2, 8, **{**VARIANTS[variant], 'anchors': [5, 20]}).double()
+    keys = encoding.prepare(Rays.from_lidar2img(rig(2)[None], (1, 2), 16))
+    query, key, value = (torch.randn(1, n, 16).double().requires_grad_() for n in (3, 4, 4))
+    points = (torch.randn(1, 3, 3).double() * 5).requires_grad_()
+
+    def run(query, key, value, points, *_):
+        return attention(query, key, value, encoding.rotate_queries(points), keys)
+    assert torch.autograd.gradcheck(run, (query, key, value, points, *attention.parameters()))
+
+
+def test_batch_items_do_not_mix():
+    attention, encoding, query, tokens, points = setup()
+    lidar2img = torch.stack((rig(), rig().flip(0)))
+    both = attend(attention, encoding, query, tokens, points, lidar2img)
+    for i in range(2):
+        alone = attend(attention, encoding, query[i:i + 1], tokens[i:i + 1], points[i:i + 1], lidar2img[i:i + 1])
+        torch.testing.assert_close(both[i:i + 1], alone)
+
+
+def test_dropout_only_in_training():
+    torch.manual_seed(0)
+    attention = RotaryAttention(64, 8, dropout=0.5)
+    query, tokens = torch.randn(1, 7, 64), torch.randn(1, 20, 64)
+    attention.eval()
+    assert torch.equal(attention(query, tokens, tokens), attention(query, tokens, tokens))
+    attention.train()
+    assert not torch.equal(attention(query, tokens, tokens), attention(query, tokens, tokens))
+
+
+def test_mismatching_widths_are_named():
+    with pytest.raises(ValueError, match='head_dim'):
+        apply(torch.randn(1, 9, 8, 32), Rotation.from_phase(torch.randn(1, 1, 9, 8)))
+    with pytest.raises(ValueError, match='multiple'):
+        RotaryAttention(250, 8)

@@ -1,0 +1,63 @@
+import math
+
+import pytest
+import torch
+
+from georope.rope.bands import build_bands
+from georope.rope.supports import depth_anchors, fixed_anchors
+
+
+def test_axial_bands_lie_on_one_axis_each():
+    bands = build_bands('axial', 8, 32)
+    assert bands.shape == (1, 16, 3)
+    on_axis = bands[0] != 0
+    assert on_axis.sum(0).tolist() == [6, 6, 4] and (on_axis.sum(1) == 1).all()
+    wavelength = 2 * math.pi / bands[0].norm(dim=-1)
+    assert wavelength[:6].tolist() == pytest.approx([3 * 80 ** (i / 5) for i in range(6)], rel=1e-5)
+    assert wavelength[12:].tolist() == pytest.approx([1.5 * 24 ** (i / 3) for i in range(4)], rel=1e-5)
+
+
+@pytest.mark.parametrize('head_dim,unrotated', [(32, 0), (30, 0), (28, 1)])
+def test_pairs_that_do_not_divide_stay_unrotated(head_dim, unrotated):
+    bands = build_bands('axial', 8, head_dim)
+    assert (bands.norm(dim=-1) == 0).sum() == unrotated
+
+
+def test_mixed_bands_give_every_head_other_bearings():
+    bands = build_bands('mixed', 8, 32)
+    assert bands.shape == (8, 16, 3)
+    planar = bands[:, :12]
+    assert (planar[..., 2] == 0).all() and (bands[:, 12:, :2] == 0).all()
+    bearing = torch.rad2deg(torch.atan2(planar[..., 1], planar[..., 0]))
+    assert sorted({round(b, 2) for b in bearing.flatten().tolist()}) == pytest.approx(
+        [180 / 24 * i for i in range(24)], abs=0.02)  # 3 directions x 8 heads, evenly over the half circle
+
+
+@pytest.mark.parametrize('bands,message', [('spiral', 'spiral'), ({'xy': (3, 240)}, 'None'),
+                                           ({'type': 'axial', 'xy': (240, 3)}, 'shortest')])
+def test_bad_bands_are_named(bands, message):
+    with pytest.raises(ValueError, match=message):
+        build_bands(bands, 8, 32)
+
+
+def test_anchor_spacings():
+    assert depth_anchors('linspace', 4, 5, 50) == pytest.approx([5, 20, 35, 50])
+    assert depth_anchors('log', 3, 2, 50) == pytest.approx([2, 10, 50])
+    assert depth_anchors('lid', 4, 1, 61) == pytest.approx([1, 11, 31, 61])  # steps 10, 20, 30
+
+
+def test_heads_take_anchors_in_contiguous_groups():
+    assert fixed_anchors([5, 12, 25, 45], 8, 16).flatten().tolist() == [5, 5, 12, 12, 25, 25, 45, 45]
+    assert fixed_anchors([7], 8, 16).tolist() == [[7]]
+    assert fixed_anchors([5, 12, 25, 45], 8, 16, channel_wise=True)[0, :5].tolist() == [5, 12, 25, 45, 5]
+
+
+@pytest.mark.parametrize('anchors,message', [
+    ([5, 12, 25], '3 anchors do not divide 8 heads'), ([], 'positive'), ([0, 5], 'positive'),
+    ([5, float('nan')], 'positive'),
+    ({'spacing': 'cubic', 'num': 4, 'start': 1, 'stop': 60}, 'cubic'),
+    ({'spacing': 'lid', 'num': 1, 'start': 1, 'stop': 60}, 'single anchor'),
+    ({'spacing': 'log', 'num': 4, 'start': 0, 'stop': 60}, 'start')])
+def test_bad_anchors_are_named(anchors, message):
+    with pytest.raises(ValueError, match=message):
+        fixed_anchors(anchors, 8, 16)
