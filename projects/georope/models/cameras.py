@@ -1,0 +1,70 @@
+"""What the heads need to know of the cameras of a batch, from the meta information of its samples."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def sample_name(meta: dict) -> str:
+    """How error messages call a sample: its nuScenes token."""
+    return str(meta.get('token', meta.get('sample_idx', 'without token')))
+
+
+def stack_matrices(metas: Sequence[dict], key: str, num_cameras: int, size: int, device: torch.device) -> Tensor:
+    """The leading ``size`` x ``size`` block of the matrices ``meta[key]`` of all samples and cameras.
+
+    Args:
+        metas: meta information of the samples; ``meta[key]`` is (N, at least size, at least size).
+        key: 'lidar2img' or 'cam2img'.
+        num_cameras: N, the number of images of each sample.
+
+    Returns:
+        (B, N, size, size), float64.
+
+    Raises:
+        ValueError: if a matrix is missing, not finite or singular; names sample and camera.
+    """
+    stacked = []
+    for meta in metas:
+        if key not in meta:
+            raise ValueError(f'sample {sample_name(meta)}: no {key!r} in its meta information; pack it '
+                             '(georope.PackCameraInputs does)')
+        matrices = np.asarray(meta[key], dtype=np.float64)
+        if matrices.ndim != 3 or len(matrices) != num_cameras or min(matrices.shape[1:]) < size:
+            raise ValueError(f'sample {sample_name(meta)}: {key} must be ({num_cameras}, {size}, {size}), one matrix '
+                             f'per image, not {matrices.shape}')
+        matrices = matrices[:, :size, :size]
+        finite = np.isfinite(matrices).all((1, 2))
+        good = finite & (np.abs(np.linalg.det(np.where(finite[:, None, None], matrices, 0))) > 1e-9)
+        if not good.all():
+            names = meta.get('cam_names', range(num_cameras))
+            raise ValueError(f'sample {sample_name(meta)}: {key} is singular or not finite for cameras '
+                             f'{[name for name, ok in zip(names, good) if not ok]}; check the calibration')
+        stacked.append(matrices)
+    return torch.from_numpy(np.stack(stacked)).to(device)
+
+
+def padded_tokens(metas: Sequence[dict], num_cameras: int, feature_size: tuple[int, int], stride: int,
+                  device: torch.device) -> Tensor | None:
+    """Which image tokens are padding: those whose centre lies outside the valid image.
+
+    Args:
+        metas: meta information; ``img_shape`` is (h, w) for all cameras of the sample or a list with one per camera.
+        feature_size: rows and columns of the feature map.
+        stride: pixels per cell.
+
+    Returns:
+        bool (B, N * H * W), True for padding; None where there is none, so that attention runs without a mask.
+    """
+    rows, columns = feature_size
+    height, width = np.stack([np.broadcast_to(np.asarray(meta['img_shape'], dtype=int)[..., :2], (num_cameras, 2))
+                              for meta in metas]).transpose(2, 0, 1)[..., None, None]
+    below = (np.arange(rows) + 0.5)[:, None] * stride >= height
+    beside = (np.arange(columns) + 0.5) * stride >= width
+    padding = below | beside
+    if not padding.any():
+        return None
+    return torch.from_numpy(padding.reshape(len(metas), -1)).to(device)

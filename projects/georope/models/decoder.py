@@ -1,0 +1,109 @@
+"""The PETR decoder: self-attention among queries, cross-attention to all image tokens, FFN; norms after each."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from mmcv.cnn.bricks.transformer import FFN
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from georope.rope import RotaryAttention, Rotation
+
+
+class _Attention(nn.Module):
+    """Attention under the name ``attn`` (that of released weights) and the dropout of its residual."""
+
+    def __init__(self, embed_dims: int, num_heads: int, attention_dropout: float, dropout: float) -> None:
+        super().__init__()
+        self.attn = RotaryAttention(embed_dims, num_heads, attention_dropout)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, *args, **kwargs) -> Tensor:
+        return self.dropout(self.attn(*args, **kwargs))
+
+
+class PETRDecoderLayer(nn.Module):
+    """One layer; the arguments are those of ``PETRDecoder``.
+
+    Attention weights are dropped in self-attention only: the recipe whose numbers are published had none in
+    cross-attention (a slip of the reference), and we keep what was trained. All residuals and the FFN have dropout.
+    """
+
+    def __init__(self, embed_dims: int, num_heads: int, feedforward_channels: int, dropout: float) -> None:
+        super().__init__()
+        self.attentions = nn.ModuleList((_Attention(embed_dims, num_heads, dropout, dropout),
+                                         _Attention(embed_dims, num_heads, 0.0, dropout)))
+        self.ffns = nn.ModuleList((FFN(embed_dims, feedforward_channels, ffn_drop=dropout), ))
+        self.norms = nn.ModuleList(nn.LayerNorm(embed_dims) for _ in range(3))
+
+    def forward(self, query: Tensor, query_pos: Tensor, key: Tensor, memory: Tensor, queries: Rotation | None,
+                keys: Rotation | None, query_mask: Tensor | None, query_padding: Tensor | None,
+                memory_padding: Tensor | None) -> Tensor:
+        """Arguments and result as in ``PETRDecoder.forward``; key is memory plus its additive position."""
+        self_attention, cross_attention = self.attentions
+        positioned = query + query_pos
+        query = self.norms[0](query + self_attention(
+            positioned, positioned, query, attn_mask=query_mask, key_padding_mask=query_padding))
+        query = self.norms[1](query + cross_attention(
+            query + query_pos, key, memory, queries, keys, key_padding_mask=memory_padding))
+        return self.norms[2](self.ffns[0](query))
+
+
+class PETRDecoder(nn.Module):
+    """Decoder layers with one shared norm on what leaves each of them; the un-normed output feeds the next layer.
+
+    Args:
+        embed_dims: channels.
+        num_layers: layers.
+        num_heads: attention heads.
+        feedforward_channels: hidden channels of the FFN.
+        dropout: of self-attention weights, residuals and FFN.
+        with_cp: recompute the layers in the backward pass instead of keeping their activations.
+    """
+
+    def __init__(self, embed_dims: int = 256, num_layers: int = 6, num_heads: int = 8,
+                 feedforward_channels: int = 2048, dropout: float = 0.1, with_cp: bool = False) -> None:
+        super().__init__()
+        self.with_cp = with_cp
+        self.layers = nn.ModuleList(PETRDecoderLayer(embed_dims, num_heads, feedforward_channels, dropout)
+                                    for _ in range(num_layers))
+        self.post_norm = nn.LayerNorm(embed_dims)
+
+    def init_weights(self) -> None:
+        """Xavier-uniform weights and zero biases, as DETR."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+            elif isinstance(module, RotaryAttention):
+                nn.init.xavier_uniform_(module.in_proj_weight)
+                nn.init.zeros_(module.in_proj_bias)
+
+    def forward(self, query: Tensor, query_pos: Tensor, memory: Tensor, memory_pos: Tensor | None,
+                queries: Rotation | None, keys: Sequence[Rotation | None], query_mask: Tensor | None = None,
+                query_padding: Tensor | None = None, memory_padding: Tensor | None = None) -> Tensor:
+        """Decode.
+
+        Args:
+            query, query_pos: (B, Q, C) content and additive position of the queries.
+            memory, memory_pos: (B, L, C) image tokens and their additive position, None for none.
+            queries: rotation of the queries in cross-attention.
+            keys: rotation of the image tokens for each layer.
+            query_mask: bool (Q, Q), True where a query must not see another.
+            query_padding: bool (B, Q), True for queries that no query may see.
+            memory_padding: bool (B, L), True for image tokens that no query may see.
+
+        Returns:
+            (layers, B, Q, C), normed.
+        """
+        key = memory if memory_pos is None else memory + memory_pos
+        outputs = []
+        for layer, rotation in zip(self.layers, keys):
+            inputs = (query, query_pos, key, memory, queries, rotation, query_mask, query_padding, memory_padding)
+            if self.with_cp and self.training:
+                query = checkpoint(layer, *inputs, use_reentrant=False)
+            else:
+                query = layer(*inputs)
+            outputs.append(self.post_norm(query))
+        return torch.stack(outputs)

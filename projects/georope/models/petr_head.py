@@ -1,0 +1,292 @@
+"""The PETR detection head: image tokens and 3D queries in, boxes out (PETR, arXiv 2203.05625).
+
+The recipe is that of PETR in the StreamPETR repository (arXiv 2303.11926); parameters have the names of its released
+weights. On top stands a rotary encoding between image tokens and queries, see ``georope.rope``.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from mmdet.utils import reduce_mean
+from mmengine.dist import get_world_size
+from mmengine.model import BaseModule, bias_init_with_prob
+from mmengine.structures import InstanceData
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from georope.registry import MODELS, TASK_UTILS
+from georope.rope import Rays
+
+from . import box_code
+from .assignment import Targets, match, read_targets
+from .cameras import padded_tokens, sample_name, stack_matrices
+from .decoder import PETRDecoder
+from .denoising import Denoising, DenoisingQueries
+from .embeddings import (MLN, SEGate, cone_code, frustum_coordinates, inverse_sigmoid, lid_depths, sine_embedding_3d)
+
+DEPTH_BINS = 64
+
+
+@MODELS.register_module()
+class PETRHead(BaseModule):
+    """PETR head with denoising queries, Hungarian assignment and no suppression.
+
+    Args:
+        num_classes: classes.
+        pc_range: (x, y, z minimum, x, y, z maximum), metres, LiDAR frame: reference points are fractions of it.
+        position_range: likewise, normalises the 3D coordinates of image tokens; its x maximum ends the depth bins.
+        bbox_coder: turns logits and codes into boxes.
+        assigner: assigns objects to queries, see ``assignment.match``.
+        loss_cls, loss_bbox: losses.
+        in_channels: channels of the feature map.
+        embed_dims: channels of tokens and queries.
+        num_query: learned queries.
+        stride: pixels per cell of the feature map.
+        position_embedding: True keeps PETR's 3D position embedding, its gate and the cone alignment ("hybrid" where there
+            is a rotary encoding as well); False builds none of them ("replace"), so that no camera or world coordinate
+            enters the content of a token. The norm inside the alignment stays either way.
+        encoding: the rotary encoding of cross-attention; None for none.
+        decoder: arguments of ``PETRDecoder``.
+        denoising: arguments of ``Denoising``; None for none.
+        code_weights: weights of the ten numbers of a box code, in the assignment and in the loss.
+        intrinsics_in_camera_order: compatibility with released weights. StreamPETR gives token t the focal length of
+            camera ``t % N`` instead of its own; weights trained there need False. True is right.
+    """
+
+    def __init__(self,
+                 num_classes: int,
+                 pc_range: Sequence[float],
+                 position_range: Sequence[float],
+                 bbox_coder: dict,
+                 assigner: dict,
+                 loss_cls: dict,
+                 loss_bbox: dict,
+                 in_channels: int = 256,
+                 embed_dims: int = 256,
+                 num_query: int = 900,
+                 stride: int = 16,
+                 position_embedding: bool = True,
+                 encoding: dict | None = None,
+                 decoder: dict | None = None,
+                 denoising: dict | None = None,
+                 code_weights: Sequence[float] = (2, 2, 1, 1, 1, 1, 1, 1, 0.2, 0.2),
+                 intrinsics_in_camera_order: bool = True,
+                 init_cfg: dict | None = None) -> None:
+        super().__init__(init_cfg)
+        if len(code_weights) != box_code.CODE_SIZE:
+            raise ValueError(f'code_weights must have {box_code.CODE_SIZE} numbers, not {len(code_weights)}')
+        self.num_classes = num_classes
+        self.num_query = num_query
+        self.stride = stride
+        self.intrinsics_in_camera_order = intrinsics_in_camera_order
+        for name, values in (('pc_range', pc_range), ('position_range', position_range), ('code_weights', code_weights),
+                             ('depths', lid_depths(DEPTH_BINS, 1.0, position_range[3]))):
+            self.register_buffer(name, torch.as_tensor(values, dtype=torch.float32), persistent=False)
+
+        self.memory_embed = _mlp(in_channels, embed_dims, embed_dims)
+        self.position_embedding = position_embedding
+        if position_embedding:
+            self.position_encoder = _mlp(3 * DEPTH_BINS, 4 * embed_dims, embed_dims)
+            self.featurized_pe = SEGate(embed_dims)
+            self.spatial_alignment = MLN(8, embed_dims)
+        self.encoding = MODELS.build(encoding or dict(type='georope.NoEncoding'))
+
+        self.reference_points = nn.Embedding(num_query, 3)
+        self.query_embedding = _mlp(embed_dims * 3 // 2, embed_dims, embed_dims)
+        self.transformer = nn.ModuleDict(dict(decoder=PETRDecoder(embed_dims, **(decoder or {}))))
+        num_layers = len(self.transformer['decoder'].layers)
+        # One branch serves all layers; the list only gives it the names that released weights have.
+        self.cls_branches = nn.ModuleList([_cls_branch(embed_dims, num_classes)] * num_layers)
+        self.reg_branches = nn.ModuleList([_reg_branch(embed_dims)] * num_layers)
+
+        self.denoising = None if denoising is None else Denoising(**denoising)
+        self.bbox_coder = TASK_UTILS.build(bbox_coder)
+        self.assigner = TASK_UTILS.build(assigner)
+        self.loss_cls = MODELS.build(loss_cls)
+        self.loss_bbox = MODELS.build(loss_bbox)
+
+    def init_weights(self) -> None:
+        """Reference points spread over the range, DETR's decoder weights, classes that start at a score of 0.01."""
+        super().init_weights()
+        nn.init.uniform_(self.reference_points.weight)
+        self.transformer['decoder'].init_weights()
+        nn.init.constant_(self.cls_branches[0][-1].bias, bias_init_with_prob(0.01))
+
+    def forward(self, features: Tensor, metas: Sequence[dict], denoising: DenoisingQueries | None = None) -> dict:
+        """Predict from one frame per sample.
+
+        Args:
+            features: (B, N, in_channels, H, W), any number N of cameras.
+            metas: meta information of the samples: lidar2img (N, 4, 4), cam2img (N, 3 or 4, 3 or 4) where the 3D
+                position embedding is on, img_shape (valid image size).
+            denoising: queries that stand in front of the learned ones.
+
+        Returns:
+            dict of ``logits`` (layers, B, num_query, num_classes) and ``codes`` (layers, B, num_query, 10), see
+            ``box_code``; with ``denoising`` also ``dn_logits`` (layers, M, num_classes) and ``dn_codes`` (layers, M, 10)
+            of its M noisy objects. float32.
+        """
+        batch, cameras, _, *size = features.shape
+        lidar2img = stack_matrices(metas, 'lidar2img', cameras, 4, features.device)
+        rays = Rays.from_lidar2img(lidar2img, size, self.stride).to(torch.float32)
+        memory, memory_pos = self._embed_tokens(features.flatten(3).transpose(2, 3).flatten(1, 2), rays, metas, cameras)
+
+        reference = self.reference_points.weight.expand(batch, -1, -1)
+        query_mask = query_padding = None
+        if denoising is not None:
+            reference = torch.cat((denoising.reference_points, reference), dim=1)
+            query_mask = denoising.mask
+            # An empty slot is no object: hidden, so that a sample does not depend on the object counts of the others.
+            query_padding = F.pad(denoising.empty, (0, self.num_query))
+        query_pos = self.query_embedding(sine_embedding_3d(reference, self.query_embedding[0].in_features // 3))
+        frame = self.encoding.prepare(rays)
+        decoder = self.transformer['decoder']
+        outputs = decoder(
+            torch.zeros_like(query_pos), query_pos, memory, memory_pos,
+            queries=self.encoding.rotate_queries(self._to_metres(reference)),
+            keys=[self.encoding.rotate_keys(frame, memory, layer=i) for i in range(len(decoder.layers))],
+            query_mask=query_mask, query_padding=query_padding,
+            memory_padding=padded_tokens(metas, cameras, size, self.stride, features.device))
+
+        # float32: a step of bfloat16 in the logit of a centre is half a metre.
+        with torch.autocast(features.device.type, enabled=False):
+            outputs = outputs.float()
+            logits = self.cls_branches[0](outputs)
+            offset, others = self.reg_branches[0](outputs).split((3, box_code.CODE_SIZE - 3), dim=-1)
+            centre = self._to_metres((offset + inverse_sigmoid(reference)).sigmoid())
+            codes = torch.cat((centre, others), dim=-1)
+        learned = slice(-self.num_query, None)
+        results = dict(logits=logits[:, :, learned], codes=codes[:, :, learned])
+        if denoising is not None:
+            results['dn_logits'] = logits[:, denoising.sample, denoising.slot]
+            results['dn_codes'] = codes[:, denoising.sample, denoising.slot]
+        return results
+
+    def loss(self, features: Tensor, data_samples: Sequence) -> dict[str, Tensor]:
+        """Losses of one frame per sample.
+
+        Args:
+            features: (B, N, in_channels, H, W).
+            data_samples: with ``gt_instances_3d`` (bboxes_3d, labels_3d); any may be without objects.
+
+        Returns:
+            ``loss_cls`` and ``loss_bbox`` of the last decoder layer, ``d0.loss_cls`` ... of the others; likewise
+            ``dn_loss_cls`` ... when denoising is on (0 in a batch without objects). Each is a sum over all ranks divided
+            by the number of objects of all ranks and multiplied by the number of ranks, so that averaged gradients are
+            those of one process with the whole batch.
+
+        Raises:
+            FloatingPointError: if predictions or losses are not finite; names the samples.
+            ValueError: if the ground truth is not usable; names the sample.
+        """
+        metas = [sample.metainfo for sample in data_samples]
+        targets = read_targets(data_samples, self.num_classes, features.device)
+        denoising = None
+        if self.training and self.denoising is not None:
+            denoising = self.denoising(targets, self.pc_range, self.num_query, self.num_classes)
+        results = self(features, metas, denoising)
+        _check_finite(results, metas)
+        losses = self.loss_by_feat(results, targets, denoising)
+        if not torch.stack(list(losses.values())).isfinite().all():
+            values = {name: loss.item() for name, loss in losses.items()}
+            raise FloatingPointError(f'losses are not finite for samples {_names(metas)}: {values}')
+        return losses
+
+    def loss_by_feat(self, results: dict, targets: Sequence[Targets],
+                     denoising: DenoisingQueries | None = None) -> dict[str, Tensor]:
+        """Losses of what ``forward`` returned; see ``loss``."""
+        positives = sum(min(len(target.labels), self.num_query) for target in targets)
+        noisy = 0 if denoising is None else len(denoising.labels)
+        # The only collective, made once whatever this rank's objects: no rank waits for another.
+        totals = reduce_mean(results['logits'].new_tensor((positives, noisy)))
+        least = 1 / get_world_size()  # one object over all ranks
+        num_positives, num_noisy = totals.clamp(min=least)
+
+        losses = {}
+        layers = len(results['logits'])
+        for i in range(layers):
+            prefix = '' if i == layers - 1 else f'd{i}.'
+            logits, codes = results['logits'][i], results['codes'][i]
+            labels, positive, true_codes = match(self.assigner, logits, codes, targets, self.code_weights)
+            losses[f'{prefix}loss_cls'] = self.loss_cls(
+                logits.flatten(0, 1), labels.flatten(), avg_factor=num_positives)
+            losses[f'{prefix}loss_bbox'] = self._box_loss(codes.flatten(0, 1)[positive], true_codes, num_positives)
+            if denoising is not None:
+                kept = (totals[1] * self.denoising.positive_share).clamp(min=least)
+                weight = self.denoising.loss_weight
+                losses[f'{prefix}dn_loss_cls'] = weight * self.loss_cls(
+                    results['dn_logits'][i], denoising.labels, avg_factor=kept)
+                losses[f'{prefix}dn_loss_bbox'] = weight * self._box_loss(
+                    results['dn_codes'][i], denoising.codes, num_noisy)
+        return losses
+
+    def predict(self, features: Tensor, data_samples: Sequence) -> list[InstanceData]:
+        """Boxes of the last decoder layer.
+
+        Args:
+            features: (B, N, in_channels, H, W).
+            data_samples: with meta information.
+
+        Returns:
+            Per sample, best first: bboxes_3d (LiDARInstance3DBoxes, 9 dims), scores_3d, labels_3d.
+
+        Raises:
+            FloatingPointError: if predictions are not finite; names the samples.
+        """
+        metas = [sample.metainfo for sample in data_samples]
+        results = self(features, metas)
+        _check_finite(results, metas)
+        decoded = self.bbox_coder.decode(results['logits'][-1], results['codes'][-1])
+        return [InstanceData(bboxes_3d=box_code.to_lidar_boxes(boxes), scores_3d=scores, labels_3d=labels)
+                for boxes, scores, labels in decoded]
+
+    def _embed_tokens(self, tokens: Tensor, rays: Rays, metas: Sequence[dict],
+                      num_cameras: int) -> tuple[Tensor, Tensor | None]:
+        """tokens (B, L, in_channels) -> content (B, L, C) and additive position (B, L, C) or None."""
+        memory = self.memory_embed(tokens)
+        if not self.position_embedding:
+            return F.layer_norm(memory, memory.shape[-1:]), None
+        coordinates = frustum_coordinates(rays, self.depths, self.position_range)
+        cam2img = stack_matrices(metas, 'cam2img', num_cameras, 3, tokens.device)
+        focal_lengths = cam2img.diagonal(dim1=-2, dim2=-1)[..., :2]
+        cone = cone_code(coordinates, focal_lengths, self.intrinsics_in_camera_order)
+        memory = self.spatial_alignment(memory, cone)
+        return memory, self.featurized_pe(self.position_encoder(inverse_sigmoid(coordinates)), memory)
+
+    def _to_metres(self, reference: Tensor) -> Tensor:
+        lower, upper = self.pc_range.chunk(2)
+        return reference * (upper - lower) + lower
+
+    def _box_loss(self, codes: Tensor, true_codes: Tensor, avg_factor: Tensor) -> Tensor:
+        """L1 loss of codes (n, 10) with code weights; an unknown velocity has weight 0."""
+        known = true_codes.isfinite()
+        return self.loss_bbox(codes, torch.where(known, true_codes, 0), known * self.code_weights, avg_factor=avg_factor)
+
+
+def _mlp(in_channels: int, hidden: int, out_channels: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(in_channels, hidden), nn.ReLU(), nn.Linear(hidden, out_channels))
+
+
+def _cls_branch(dims: int, num_classes: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(dims, dims), nn.LayerNorm(dims), nn.ReLU(), nn.Linear(dims, dims),
+                         nn.LayerNorm(dims), nn.ReLU(), nn.Linear(dims, num_classes))
+
+
+def _reg_branch(dims: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(dims, dims), nn.ReLU(), nn.Linear(dims, dims), nn.ReLU(),
+                         nn.Linear(dims, box_code.CODE_SIZE))
+
+
+def _names(metas: Sequence[dict]) -> list[str]:
+    return [sample_name(meta) for meta in metas]
+
+
+def _check_finite(results: dict, metas: Sequence[dict]) -> None:
+    """Refuse predictions that are not finite: nothing after this point could tell where they come from."""
+    finite = results['logits'].isfinite().all(-1) & results['codes'].isfinite().all(-1)  # (layers, B, Q)
+    finite = finite.all(-1).all(0).tolist()
+    if not all(finite):
+        bad = [name for name, ok in zip(_names(metas), finite) if not ok]
+        raise FloatingPointError(f'predictions are not finite for samples {bad}; check their images and calibration, '
+                                 'or the learning rate')

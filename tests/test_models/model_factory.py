@@ -1,0 +1,101 @@
+"""Small models, cameras and samples for the tests of this folder."""
+import zlib
+
+import numpy as np
+import torch
+from georope.models.box_code import to_lidar_boxes
+from georope.registry import MODELS
+from mmdet3d.structures import Det3DDataSample
+from mmengine.structures import InstanceData
+
+PC_RANGE = [-51.2, -51.2, -5.0, 51.2, 51.2, 3.0]
+POSITION_RANGE = [-61.2, -61.2, -10.0, 61.2, 61.2, 10.0]
+STRIDE = 16
+UROPE = dict(type='georope.URoPE', num_heads=4, head_dim=8)
+
+RECIPE = dict(
+    type='georope.PETRHead',
+    num_classes=10,
+    pc_range=PC_RANGE,
+    position_range=POSITION_RANGE,
+    bbox_coder=dict(type='georope.NMSFreeCoder', post_center_range=POSITION_RANGE, max_num=300),
+    assigner=dict(
+        type='georope.HungarianAssigner3D',
+        match_costs=[dict(type='mmdet.FocalLossCost', weight=2.0), dict(type='georope.BBox3DL1Cost', weight=0.25)]),
+    loss_cls=dict(type='georope.FocalLoss', use_sigmoid=True, gamma=2.0, alpha=0.25, loss_weight=2.0),
+    loss_bbox=dict(type='mmdet.L1Loss', loss_weight=0.25))
+
+
+def tiny_head(seed=0, **options):
+    """A head with initialised weights that are not special: random biases and a live cone alignment."""
+    config = dict(RECIPE, in_channels=16, embed_dims=32, num_query=12, denoising=dict(groups=3),
+                  decoder=dict(num_layers=2, num_heads=4, feedforward_channels=32, dropout=0.0)) | options
+    torch.manual_seed(seed)
+    head = MODELS.build(config)
+    head.init_weights()
+    with torch.no_grad():
+        for parameter in head.parameters():
+            if parameter.dim() == 1:
+                parameter += 0.1 * torch.randn_like(parameter)
+        if head.position_embedding:
+            head.spatial_alignment.gamma.weight.normal_(std=0.2)
+            head.spatial_alignment.beta.weight.normal_(std=0.2)
+    return head
+
+
+def cameras(num=2, seed=0, size=(64, 96)):
+    """lidar2img and cam2img, float64 (num, 4, 4), of cameras that look around, a little off the ideal."""
+    rng = np.random.RandomState(seed)
+    height, width = size
+    cam2img = np.tile(np.eye(4), (num, 1, 1))
+    cam2img[:, 0, 0] = width * rng.uniform(0.6, 1.2, num)
+    cam2img[:, 1, 1] = width * rng.uniform(0.6, 1.2, num)
+    cam2img[:, :2, 2] = (width / 2, height / 2)
+    lidar2cam = np.tile(np.eye(4), (num, 1, 1))
+    for i, yaw in enumerate(2 * np.pi * np.arange(num) / num + rng.uniform(-0.1, 0.1, num)):
+        right, forward = (np.sin(yaw), -np.cos(yaw), 0), (np.cos(yaw), np.sin(yaw), 0)
+        lidar2cam[i, :3, :3] = (right, (0, 0, -1), forward)
+    lidar2cam[:, :3, 3] = rng.uniform(-0.5, 0.5, (num, 3))
+    return cam2img @ lidar2cam, cam2img
+
+
+def boxes(num, seed=0):
+    """(num, 9), gravity centre."""
+    generator = torch.Generator().manual_seed(seed)
+    uniform = torch.rand(num, 9, generator=generator)
+    lower = torch.tensor([-40, -40, -2, 0.5, 0.5, 0.5, -3.1, -5, -5.0])
+    upper = torch.tensor([40, 40, 1, 8, 3, 3, 3.1, 5, 5.0])
+    return lower + (upper - lower) * uniform
+
+
+def sample(token='a', num_boxes=3, seed=0, size=(64, 96), num_cameras=2, **meta):
+    """A data sample with ground truth; ``meta`` overrides its meta information."""
+    lidar2img, cam2img = cameras(num_cameras, seed, size)
+    data_sample = Det3DDataSample()
+    data_sample.set_metainfo(dict(token=token, lidar2img=lidar2img, cam2img=cam2img, img_shape=[size] * num_cameras,
+                                  cam_names=[f'CAM_{i}' for i in range(num_cameras)]) | meta)
+    data_sample.gt_instances_3d = InstanceData(
+        bboxes_3d=to_lidar_boxes(boxes(num_boxes, seed)),
+        labels_3d=torch.arange(num_boxes) % 10)
+    return data_sample
+
+
+def features(batch=1, num_cameras=2, size=(64, 96), channels=16, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, num_cameras, channels, size[0] // STRIDE, size[1] // STRIDE, generator=generator)
+
+
+def metas(data_samples):
+    return [data_sample.metainfo for data_sample in data_samples]
+
+
+def seeded(name, shape, rule):
+    """The fixtures' seeded values (shared/fixtures/README.md): 'normal*S', 'normal*S+1' or 'uniform01'."""
+    rng = np.random.RandomState(zlib.crc32(name.encode()))
+    count = int(np.prod(shape))
+    if rule == 'uniform01':
+        values = rng.uniform(0, 1, count).astype(np.float32)
+    else:
+        scale, _, shift = rule.removeprefix('normal*').partition('+')
+        values = rng.standard_normal(count).astype(np.float32) * np.float32(scale) + np.float32(shift or 0)
+    return torch.from_numpy(values.reshape(shape))

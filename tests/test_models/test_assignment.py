@@ -1,0 +1,97 @@
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from georope.models.assignment import Targets, match, read_targets
+from georope.models.box_code import encode
+from georope.registry import TASK_UTILS
+from mmengine.structures import InstanceData
+from model_factory import boxes, sample
+
+
+def assigner(with_velocity=False):
+    return TASK_UTILS.build(dict(type='georope.HungarianAssigner3D', match_costs=[
+        dict(type='mmdet.FocalLossCost', weight=2.0),
+        dict(type='georope.BBox3DL1Cost', weight=0.25, with_velocity=with_velocity)]))
+
+
+@pytest.fixture(scope='module')
+def golden(shared):
+    folder = shared / 'fixtures'
+    cases = json.loads((folder / 'assign_decode.json').read_text())['cases']
+    return cases, {k: torch.from_numpy(v) for k, v in np.load(folder / 'assign_decode.npz').items()}
+
+
+@pytest.mark.parametrize('case', range(6))
+def test_golden(golden, case):
+    cases, arrays = golden
+    settings = cases[f'h3d.{case}']
+    logits, codes, gt, labels, gt_inds = (arrays[f'h3d.{case}.{key}']
+                                          for key in ('logits', 'pred', 'gt', 'gt_labels', 'gt_inds'))
+    weights = torch.tensor(settings['code_weights'] or [1.0] * 10)
+    solver = assigner(settings['with_velo'])
+    predictions = InstanceData(scores=logits, codes=codes * weights)
+    truth = InstanceData(labels=labels, codes=encode(gt) * weights)
+    result = solver.assign(predictions, truth)
+    if len(gt):
+        cost = sum(cost(predictions, truth) for cost in solver.match_costs)
+        # Case 4: the reference gives an object of unknown velocity a column of 100 and so a random query; we match it
+        # by what is known of it.
+        known = ~gt.isnan().any(-1)
+        torch.testing.assert_close(cost[:, known], arrays[f'h3d.{case}.cost'][:, known], atol=1e-4, rtol=1e-5)
+        assert cost.isfinite().all()
+    if case != 4:
+        assert torch.equal(result.gt_inds, gt_inds)
+
+    matched_labels, positive, true_codes = match(solver, logits[None], codes[None], [Targets(gt, labels)], weights)
+    assert torch.equal(positive, result.gt_inds.nonzero()[:, 0])
+    expected = torch.where(result.gt_inds > 0, result.labels, 10)
+    assert torch.equal(matched_labels[0], expected)
+    assert torch.equal(torch.nan_to_num(true_codes), torch.nan_to_num(encode(gt)[result.gt_inds[positive] - 1]))
+
+
+def test_unknown_velocity_matches_by_the_rest():
+    truth = boxes(6)
+    codes = encode(truth)[torch.randperm(6, generator=torch.Generator().manual_seed(1))]
+    expected = assigner(True).assign(InstanceData(scores=torch.zeros(6, 10), codes=codes),
+                                     InstanceData(labels=torch.arange(6), codes=encode(truth)))
+    truth[2, 7:] = math.nan
+    result = assigner(True).assign(InstanceData(scores=torch.zeros(6, 10), codes=codes),
+                                   InstanceData(labels=torch.arange(6), codes=encode(truth)))
+    assert torch.equal(result.gt_inds, expected.gt_inds)
+
+
+def test_more_objects_than_queries_and_none():
+    logits, codes = torch.zeros(2, 3, 10), encode(boxes(6)).reshape(2, 3, 10)
+    targets = [Targets(boxes(5), torch.arange(5)), Targets(boxes(0), torch.zeros(0, dtype=torch.long))]
+    labels, positive, true_codes = match(assigner(), logits, codes, targets, torch.ones(10))
+    assert positive.tolist() == [0, 1, 2] and true_codes.shape == (3, 10)
+    assert (labels[1] == 10).all()
+    torch.testing.assert_close(true_codes, codes[0])
+
+
+def test_read_targets():
+    data_sample = sample(num_boxes=4)
+    data_sample.gt_instances_3d.bboxes_3d.tensor[1, 7:] = math.nan
+    target, empty = read_targets([data_sample, sample('b', 0)], 10, torch.device('cpu'))
+    torch.testing.assert_close(target.boxes[0], boxes(4)[0])
+    assert target.codes[1].isnan().sum() == 2
+    assert empty.boxes.shape == (0, 9) and empty.codes.shape == (0, 10)
+
+
+@pytest.mark.parametrize('column, value', [(0, math.nan), (2, math.inf), (3, 0.0), (4, -1.0), (6, math.nan), (7, math.inf)])
+def test_bad_boxes_name_the_sample(column, value):
+    data_sample = sample('the-token', num_boxes=2)
+    data_sample.gt_instances_3d.bboxes_3d.tensor[1, column] = value
+    with pytest.raises(ValueError, match='the-token'):
+        read_targets([sample('fine'), data_sample], 10, torch.device('cpu'))
+
+
+@pytest.mark.parametrize('label', [-1, 10])
+def test_bad_labels_name_the_sample(label):
+    data_sample = sample('the-token', num_boxes=2)
+    data_sample.gt_instances_3d.labels_3d[1] = label
+    with pytest.raises(ValueError, match='the-token'):
+        read_targets([data_sample], 10, torch.device('cpu'))
