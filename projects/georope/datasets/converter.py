@@ -1,0 +1,299 @@
+"""nuScenes tables -> mmdet3d v2 info files, with what v2 lacks: scenes, order, per-camera ego poses, image sizes.
+
+Frames and matrices (all 4x4, metres, float64; ``a2b`` maps points of frame a to frame b):
+
+- ``ego2global`` of an entry is the ego pose at the time of the LiDAR sweep, ``images[CAM]['ego2global']`` the ego pose at
+  the time of that camera's exposure (up to 50 ms apart, so up to half a metre at city speed).
+- ``lidar2cam = inv(cam2ego) @ inv(camera's ego2global) @ ego2global @ lidar2ego``: it goes through both ego poses, so a
+  static point projects to where that camera saw it. Objects that move are not compensated.
+- Boxes are in the LiDAR frame at the time of the sweep: x, y, z of the CENTRE, length, width, height, yaw
+  (counter-clockwise from x). Velocities are the devkit's global ones turned into the LiDAR frame, in m/s; NaN where the
+  tables do not tell.
+
+Entries hold what mmdet3d's converter writes except ``lidar_sweeps``, and besides: ``scene_token``, ``scene_name``,
+``prev``, ``next`` (sample tokens, '' at the ends), ``frame_idx``; per camera ``ego2global``, ``height``, ``width``; per
+instance ``instance_token``, ``attr_name`` ('' where there is none).
+"""
+import json
+from pathlib import Path
+from typing import Dict, List, Optional, Sequence, Union
+
+import numpy as np
+from nuscenes.eval.detection.utils import category_to_detection_name
+from nuscenes.utils.splits import create_splits_scenes
+from tqdm import tqdm
+
+from .camera_labels import box_corners, image_box, yaw_of
+from .info_file import camera_order, in_scene_order, load_infos, save_infos
+from .tables import NuScenesTables, pose_matrix
+
+# mmdet3d's order: the label of a class is its place here.
+CLASSES = ('car', 'truck', 'trailer', 'bus', 'construction_vehicle', 'bicycle', 'motorcycle', 'pedestrian',
+           'traffic_cone', 'barrier')
+ATTRIBUTES = ('cycle.with_rider', 'cycle.without_rider', 'pedestrian.moving', 'pedestrian.standing',
+              'pedestrian.sitting_lying_down', 'vehicle.moving', 'vehicle.parked', 'vehicle.stopped', 'None')
+# Info file name -> name of the devkit's split.
+SPLITS = {
+    'v1.0-mini': {'train': 'mini_train', 'val': 'mini_val'},
+    'v1.0-trainval': {'train': 'train', 'val': 'val'},
+    'v1.0-test': {'test': 'test'},
+}
+REFERENCE_SENSOR = 'LIDAR_TOP'
+
+
+def create_infos(root: Union[str, Path], version: str, out_dir: Optional[Union[str, Path]] = None) -> List[Path]:
+    """Write ``nuscenes_infos_{split}.pkl`` for every split of ``version`` that has scenes.
+
+    Splits are the devkit's (train and val, or test) and those of a ``splits.json`` ({name: [scene names]}) in the
+    version's folder. Only tables are read.
+
+    Args:
+        root: Data root.
+        version: Folder of the tables under ``root``.
+        out_dir: Where the files go, default ``root``.
+
+    Returns:
+        The files written.
+
+    Raises:
+        FileNotFoundError: The version or one of its tables is missing.
+        ValueError: No scene of any split is there, or a record cannot be converted.
+    """
+    tables = NuScenesTables(root, version)
+    splits = scenes_of_splits(tables)
+    written, scenes = [], tables.scenes_in_order()
+    for split, names in splits.items():
+        chosen = [scene for scene in scenes if scene['name'] in names]
+        if not chosen:
+            print(f'{split}: none of its scenes is in {tables.table_root}, no file written')
+            continue
+        samples = [(scene, i, sample) for scene in chosen for i, sample in enumerate(tables.samples_of(scene))]
+        data_list = [
+            frame_info(tables, scene, i, sample, sample_idx)
+            for sample_idx, (scene, i, sample) in enumerate(tqdm(samples, desc=split, unit='frame'))
+        ]
+        path = Path(out_dir or root) / f'nuscenes_infos_{split}.pkl'
+        save_infos(dict(metainfo=_metainfo(tables), data_list=data_list), path)
+        print(f'{path}: {len(chosen)} scenes, {len(data_list)} frames')
+        written.append(path)
+    if not written:
+        raise ValueError(
+            f'None of the scenes of {tables.table_root} ({", ".join(s["name"] for s in scenes[:3])}, ...) is in the '
+            f'splits {", ".join(splits) or "of the devkit"}: write your own splits as {tables.table_root}/splits.json, '
+            '{"train": ["scene name", ...], "val": [...]}.')
+    return written
+
+
+def update_infos(files: Sequence[Union[str, Path]], root: Union[str, Path], version: str,
+                 out_dir: Optional[Union[str, Path]] = None) -> List[Path]:
+    """Add what mmdet3d's v2 info files lack (see the module's text) to existing ones; all they hold is kept.
+
+    Args:
+        files: Info files of format v2.
+        root: Data root with the tables.
+        version: Folder of the tables under ``root``.
+        out_dir: Where the files go, default in place.
+
+    Returns:
+        The files written.
+
+    Raises:
+        ValueError: A file is not v2, or a sample, camera or box of it is not in the tables; the message names it.
+    """
+    tables = NuScenesTables(root, version)
+    order = {}
+    for scene in tables.scene:
+        order.update({sample['token']: (scene, i) for i, sample in enumerate(tables.samples_of(scene))})
+    written = []
+    for file in map(Path, files):
+        infos = load_infos(file)
+        for entry in tqdm(infos['data_list'], desc=file.name, unit='frame'):
+            if entry['token'] not in order:
+                raise ValueError(f'{file}: sample {entry["token"]} is not in {tables.table_root}. Is --version right?')
+            try:
+                _update_entry(tables, *order[entry['token']], entry)
+            except ValueError as error:
+                raise ValueError(f'{file}: sample {entry["token"]}: {error}') from None
+        infos['data_list'] = in_scene_order(infos['data_list'])
+        written.append(save_infos(infos, Path(out_dir) / file.name if out_dir else file))
+        print(f'{written[-1]}: {len(infos["data_list"])} frames updated')
+    return written
+
+
+def scenes_of_splits(tables: NuScenesTables) -> Dict[str, List[str]]:
+    """Split name -> scene names, from the devkit and from ``splits.json``, which wins."""
+    predefined = create_splits_scenes()
+    splits = {name: predefined[split] for name, split in SPLITS.get(tables.version, {}).items()}
+    custom = Path(tables.table_root) / 'splits.json'
+    if custom.is_file():
+        known = {scene['name'] for scene in tables.scene}
+        for name, scenes in json.loads(custom.read_text()).items():
+            unknown = sorted(set(scenes) - known)
+            if unknown:
+                raise ValueError(f'{custom}: split {name} names scenes that are not in the tables: {unknown[:5]}.')
+            splits[name] = scenes
+    return splits
+
+
+def frame_info(tables: NuScenesTables, scene: dict, frame_idx: int, sample: dict, sample_idx: int) -> dict:
+    """One entry of ``data_list``: see the module's text."""
+    if REFERENCE_SENSOR not in sample['data']:
+        raise ValueError(
+            f'{tables.table_root}: sample {sample["token"]} has no {REFERENCE_SENSOR} record in sample_data.json; it '
+            'defines the frame of the boxes and the time of the frame (its file is not needed).')
+    lidar = tables.get('sample_data', sample['data'][REFERENCE_SENSOR])
+    lidar2ego = pose_matrix(tables.get('calibrated_sensor', lidar['calibrated_sensor_token']))
+    ego2global = pose_matrix(tables.get('ego_pose', lidar['ego_pose_token']))
+    entry = dict(
+        sample_idx=sample_idx,
+        token=sample['token'],
+        timestamp=sample['timestamp'] / 1e6,
+        ego2global=ego2global.tolist(),
+        lidar_points=dict(
+            num_pts_feats=5, lidar_path=Path(lidar['filename']).name, lidar2ego=lidar2ego.tolist()),
+        images={name: _camera_info(tables, sample['data'][name], ego2global @ lidar2ego)
+                for name in _cameras(tables, sample)},
+        instances=[],
+        **_links(scene, frame_idx, sample))
+    if tables.has_annotations:
+        annotations = _Annotations(tables, sample)
+        entry['instances'] = annotations.instances(ego2global @ lidar2ego)
+        entry['cam_instances'] = {
+            name: annotations.camera_instances(image) for name, image in entry['images'].items()
+        }
+    return entry
+
+
+class _Annotations:
+    """All annotations of one sample, in the global frame."""
+
+    def __init__(self, tables: NuScenesTables, sample: dict) -> None:
+        records = [tables.get('sample_annotation', token) for token in sample['anns']]
+        poses = np.array([pose_matrix(record) for record in records]).reshape(-1, 4, 4)
+        self.records = records
+        self.centers, self.rotations = poses[:, :3, 3], poses[:, :3, :3]
+        self.sizes = np.array([record['size'] for record in records], dtype=float).reshape(-1, 3)
+        self.corners = box_corners(self.centers, self.sizes, self.rotations)
+        velocities = np.array([tables.box_velocity(record['token']) for record in records]).reshape(-1, 3)
+        self.velocities = velocities * (1, 1, 0)  # what the devkit evaluates: the motion in the global x, y plane
+        self.labels = [label_of(record['category_name']) for record in records]
+        self.attributes = [
+            tables.get('attribute', record['attribute_tokens'][0])['name'] if record['attribute_tokens'] else ''
+            for record in records
+        ]
+
+    def boxes(self, lidar2global: np.ndarray) -> np.ndarray:
+        """(n, 7) x, y, z (centre), length, width, height, yaw in the LiDAR frame."""
+        rotation, translation = lidar2global[:3, :3], lidar2global[:3, 3]
+        return np.concatenate([
+            (self.centers - translation) @ rotation, self.sizes[:, [1, 0, 2]],
+            yaw_of(rotation.T @ self.rotations)[:, None]
+        ], axis=1)
+
+    def instances(self, lidar2global: np.ndarray) -> List[dict]:
+        velocities = (self.velocities @ lidar2global[:3, :3])[:, :2]
+        return [
+            dict(
+                bbox_label=label,
+                bbox_label_3d=label,
+                bbox_3d=box.tolist(),
+                bbox_3d_isvalid=record['num_lidar_pts'] + record['num_radar_pts'] > 0,
+                velocity=velocity.tolist(),
+                num_lidar_pts=record['num_lidar_pts'],
+                num_radar_pts=record['num_radar_pts'],
+                instance_token=record['instance_token'],
+                attr_name=attribute) for record, label, attribute, box, velocity in zip(
+                    self.records, self.labels, self.attributes, self.boxes(lidar2global), velocities)
+        ]
+
+    def camera_instances(self, image: dict) -> List[dict]:
+        """mmdet3d's labels of one camera; objects of other classes or with their centre behind the camera have none."""
+        global2cam = np.linalg.inv(np.array(image['ego2global']) @ np.array(image['cam2ego']))
+        rotation, translation = global2cam[:3, :3], global2cam[:3, 3]
+        cam2img = np.array(image['cam2img'])
+        centers = self.centers @ rotation.T + translation
+        corners = self.corners @ rotation.T + translation
+        yaws = -yaw_of(rotation @ self.rotations)
+        velocities = (self.velocities @ rotation.T)[:, [0, 2]]
+        found = []
+        for i, label in enumerate(self.labels):
+            if label < 0 or centers[i, 2] <= 0:
+                continue
+            bbox = image_box(corners[i], cam2img, image['width'], image['height'])
+            if bbox is None:
+                continue
+            width, length, height = self.sizes[i].tolist()
+            projected = cam2img @ centers[i]
+            found.append(dict(
+                bbox_label=label,
+                bbox_label_3d=label,
+                bbox=list(bbox),
+                bbox_3d_isvalid=True,  # as mmdet3d writes it
+                bbox_3d=[*centers[i].tolist(), length, height, width, float(yaws[i])],
+                velocity=velocities[i].tolist(),
+                center_2d=(projected[:2] / projected[2]).tolist(),
+                depth=float(centers[i, 2]),
+                attr_label=ATTRIBUTES.index(self.attributes[i] or 'None')))
+        return found
+
+
+def label_of(category: str) -> int:
+    """Place of a category's detection class in :data:`CLASSES`, -1 for a category outside the detection task."""
+    name = category_to_detection_name(category)
+    return -1 if name is None else CLASSES.index(name)
+
+
+def _metainfo(tables: NuScenesTables) -> dict:
+    categories = {name: i for i, name in enumerate(CLASSES)}
+    used = {record['category_name'] for record in tables.sample_annotation}
+    categories.update({name: -1 for name in sorted(used) if label_of(name) < 0})
+    return dict(categories=categories, dataset='nuscenes', version=tables.version, info_version='1.1')
+
+
+def _cameras(tables: NuScenesTables, sample: dict) -> List[str]:
+    return camera_order(name for name, token in sample['data'].items()
+                        if tables.get('sample_data', token)['sensor_modality'] == 'camera')
+
+
+def _links(scene: dict, frame_idx: int, sample: dict) -> dict:
+    return dict(scene_token=scene['token'], scene_name=scene['name'], prev=sample['prev'], next=sample['next'],
+                frame_idx=frame_idx)
+
+
+def _camera_info(tables: NuScenesTables, token: str, lidar2global: np.ndarray) -> dict:
+    record = tables.get('sample_data', token)
+    calibration = tables.get('calibrated_sensor', record['calibrated_sensor_token'])
+    cam2ego, ego2global = pose_matrix(calibration), pose_matrix(tables.get('ego_pose', record['ego_pose_token']))
+    return dict(
+        img_path=Path(record['filename']).name,
+        cam2img=calibration['camera_intrinsic'],
+        cam2ego=cam2ego.tolist(),
+        sample_data_token=token,
+        timestamp=record['timestamp'] / 1e6,
+        lidar2cam=(np.linalg.inv(ego2global @ cam2ego) @ lidar2global).tolist(),
+        ego2global=ego2global.tolist(),
+        height=record['height'],
+        width=record['width'])
+
+
+def _update_entry(tables: NuScenesTables, scene: dict, frame_idx: int, entry: dict) -> None:
+    sample = tables.get('sample', entry['token'])
+    entry.update(_links(scene, frame_idx, sample))
+    for name, image in entry['images'].items():
+        if name not in sample['data']:
+            raise ValueError(f'camera {name} is not in the tables')
+        record = tables.get('sample_data', sample['data'][name])
+        pose = pose_matrix(tables.get('ego_pose', record['ego_pose_token']))
+        image.update(ego2global=pose.tolist(), timestamp=record['timestamp'] / 1e6,
+                     height=record['height'], width=record['width'])
+    if entry.get('instances'):
+        annotations = _Annotations(tables, sample)
+        lidar2global = np.array(entry['ego2global']) @ np.array(entry['lidar_points']['lidar2ego'])
+        boxes = annotations.boxes(lidar2global)
+        for i, instance in enumerate(entry['instances']):
+            difference = np.abs(boxes[:, :6] - np.array(instance['bbox_3d'][:6])).max(axis=1, initial=0)
+            j = int(difference.argmin()) if len(difference) else -1
+            if j < 0 or difference[j] > 0.05:
+                raise ValueError(f'no annotation of the tables lies within 5 cm of instance {i}')
+            instance.update(instance_token=annotations.records[j]['instance_token'],
+                            attr_name=annotations.attributes[j])

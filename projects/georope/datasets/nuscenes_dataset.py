@@ -1,0 +1,238 @@
+"""nuScenes key frames as camera images with 3D boxes."""
+import os.path as osp
+import warnings
+from typing import List, Optional, Union
+
+import numpy as np
+from mmdet3d.datasets import Det3DDataset, NuScenesDataset
+from mmdet3d.structures import LiDARInstance3DBoxes
+
+from georope.registry import DATASETS
+
+from .calibration import as_intrinsics, as_pose, check_motion
+from .info_file import CREATE_COMMAND, camera_order, in_scene_order, load_infos
+
+
+@DATASETS.register_module()
+class NuScenesCameraDataset(Det3DDataset):
+    """Key frames of an mmdet3d v2 info file in order of (scene, time), for camera models.
+
+    Scenes are ordered by their first timestamp, whatever the order in the file. LiDAR files are never opened and
+    ``lidar_points`` may be missing: the "LiDAR frame" is then the ego frame. Cameras: any number, the same in all
+    frames, in the order of :data:`georope.datasets.info_file.CAMERAS`, others after them as in the file. No frame is ever
+    replaced by another one; what is wrong with a frame is an error that names it.
+
+    A frame holds
+
+    - ``token``, ``scene_token`` ('' in files that lack it), ``frame_idx``, ``sample_idx`` (place in this dataset),
+      ``prev_exists`` (the frame before it in this dataset is of the same scene), ``timestamp`` (float64 seconds since the
+      first frame of the scene in the file),
+    - ``cam_names`` (N), ``img_path`` (N), ``images`` {camera: ``img_path``, ``sample_data_token``, ``timestamp``,
+      ``height``, ``width``, ``cam2ego``, ``ego2global``; None where the file lacks it},
+    - float64 ``cam2img``, ``lidar2cam``, ``lidar2img`` (N, 4, 4), ``ego2global``, ``lidar2ego``, ``lidar2global`` (4, 4),
+    - in training ``ann_info``: ``gt_bboxes_3d`` (LiDARInstance3DBoxes, 9 values, NaN velocity where unknown),
+      ``gt_labels_3d`` (n) int64, and where the file has ``cam_instances`` lists over cameras of ``gt_bboxes`` (m, 4),
+      ``gt_bboxes_labels`` (m), ``centers_2d`` (m, 2), ``depths`` (m). Labels count in the order of ``classes``.
+
+    Which objects are there in training: objects of other classes are left out of both the 3D and the 2D labels (the
+    file's label -1, or a class that is not in ``metainfo['classes']``). The 3D labels are further chosen by
+    ``use_valid_flag``. The 2D labels are not: the file makes no difference there.
+
+    Args:
+        ann_file: Info file, relative to ``data_root`` or absolute.
+        data_root: Data root.
+        pipeline: Transforms.
+        metainfo: ``dict(classes=(...))`` chooses classes and their order; default all ten in the file's order.
+        data_prefix: {camera or 'img': folder of its images}, relative to ``data_root``; default ``samples/{camera}``.
+        use_valid_flag: Leave out objects without a single LiDAR or radar point (``bbox_3d_isvalid``), as the devkit does
+            in evaluation. With False every annotated object stays, e.g. for unbroken tracks; mmdet3d's own dataset
+            would still leave out those without LiDAR points.
+        filter_empty_gt: Leave out training frames without any object. Off: a stream needs its empty frames.
+        test_mode: No annotation is read.
+        kwargs: ``indices``, ``lazy_init``, ``serialize_data``, ``max_refetch`` of mmengine's BaseDataset.
+
+    Raises:
+        ValueError: The file is not v2, a class is not in it, or a matrix in it cannot be a calibration.
+    """
+
+    METAINFO = dict(classes=NuScenesDataset.METAINFO['classes'], palette=NuScenesDataset.METAINFO['palette'])
+
+    def __init__(self,
+                 ann_file: str,
+                 data_root: Optional[str] = None,
+                 pipeline: List[Union[dict, callable]] = (),
+                 metainfo: Optional[dict] = None,
+                 data_prefix: Optional[dict] = None,
+                 use_valid_flag: bool = True,
+                 filter_empty_gt: bool = False,
+                 test_mode: bool = False,
+                 **kwargs) -> None:
+        self.use_valid_flag = use_valid_flag
+        if metainfo and 'classes' in metainfo:
+            known = dict(zip(self.METAINFO['classes'], self.METAINFO['palette']))
+            unknown = [name for name in metainfo['classes'] if name not in known]
+            if unknown:
+                raise ValueError(f'metainfo.classes: {unknown} are not classes of nuScenes; those are {list(known)}.')
+            metainfo = dict(palette=[known[name] for name in metainfo['classes']], **metainfo)
+        super().__init__(
+            data_root=data_root,
+            ann_file=ann_file,
+            metainfo=metainfo,
+            data_prefix=dict(data_prefix or {}),
+            pipeline=list(pipeline),
+            modality=dict(use_camera=True, use_lidar=False),
+            box_type_3d='LiDAR',
+            filter_empty_gt=filter_empty_gt,
+            test_mode=test_mode,
+            load_eval_anns=False,
+            **kwargs)
+
+    def load_data_list(self) -> List[dict]:
+        """Read, order, check and parse the info file."""
+        infos = load_infos(self.ann_file)
+        for key, value in infos['metainfo'].items():
+            self._metainfo.setdefault(key, value)
+        self._set_label_mapping(infos['metainfo'].get('categories', {}))
+        entries = in_scene_order(infos['data_list'])
+        tokens = [entry['token'] for entry in entries]
+        if len(set(tokens)) < len(tokens):
+            double = next(token for token in tokens if tokens.count(token) > 1)
+            raise ValueError(f'{self.ann_file}: sample {double} occurs more than once.')
+        if not all('scene_token' in entry for entry in entries):
+            warnings.warn(
+                f'{self.ann_file} has no scene tokens: frames are ordered by time and each counts as a scene of its own. '
+                f'Add them with `{CREATE_COMMAND} --update {self.ann_file}`.', stacklevel=2)
+        starts, places = {}, {}
+        frames = []
+        for entry in entries:
+            scene = entry.get('scene_token', '')
+            starts.setdefault(scene, entry['timestamp'])
+            places[scene] = places.get(scene, -1) + 1
+            frame = self.parse_data_info(entry)
+            frame['timestamp'] -= starts[scene]
+            for image in frame['images'].values():
+                if image['timestamp'] is not None:
+                    image['timestamp'] -= starts[scene]
+            frame.setdefault('frame_idx', places[scene])
+            if frame['cam_names'] != (frames or [frame])[0]['cam_names']:
+                raise ValueError(
+                    f'{self.ann_file}: sample {frame["token"]} has the cameras {frame["cam_names"]}, sample '
+                    f'{frames[0]["token"]} has {frames[0]["cam_names"]}; all frames need the same ones.')
+            frames.append(frame)
+        check_motion(self.ann_file, frames)
+        return frames
+
+    def parse_data_info(self, info: dict) -> dict:
+        """One entry of the info file as a frame; matrices are checked."""
+        where = f'{self.ann_file}: sample {info["token"]}: '
+        frame = dict(token=info['token'], scene_token=info.get('scene_token', ''), timestamp=float(info['timestamp']))
+        frame.update({key: info[key] for key in ('frame_idx', 'prev', 'next', 'scene_name') if key in info})
+        frame['ego2global'] = as_pose(_required(info, 'ego2global', where), where + 'ego2global')
+        lidar2ego = info.get('lidar_points', {}).get('lidar2ego', np.eye(4))
+        frame['lidar2ego'] = as_pose(lidar2ego, where + 'lidar_points.lidar2ego')
+        frame['lidar2global'] = frame['ego2global'] @ frame['lidar2ego']
+
+        frame['cam_names'] = camera_order(info['images'])
+        frame['images'] = {}
+        matrices = dict(cam2img=[], lidar2cam=[])
+        for name in frame['cam_names']:
+            image = info['images'][name]
+            of = f'{where}camera {name}: '
+            poses = {key: as_pose(image[key], of + key) if key in image else None for key in ('cam2ego', 'ego2global')}
+            matrices['cam2img'].append(as_intrinsics(_required(image, 'cam2img', of), of + 'cam2img'))
+            matrices['lidar2cam'].append(as_pose(_required(image, 'lidar2cam', of), of + 'lidar2cam'))
+            frame['images'][name] = dict(
+                img_path=self._image_path(name, _required(image, 'img_path', of)),
+                **{key: image.get(key) for key in ('sample_data_token', 'timestamp', 'height', 'width')}, **poses)
+        frame.update({key: np.stack(value) for key, value in matrices.items()})
+        frame['lidar2img'] = frame['cam2img'] @ frame['lidar2cam']
+        frame['img_path'] = [image['img_path'] for image in frame['images'].values()]
+        if not self.test_mode:
+            frame['ann_info'] = self.parse_ann_info(info)
+            for label in frame['ann_info']['gt_labels_3d']:
+                self.num_ins_per_cat[label] += 1
+        return frame
+
+    def parse_ann_info(self, info: dict) -> dict:
+        """Annotations of one entry as arrays; boxes (n, 9) still have their centre at the centre."""
+        where = f'{self.ann_file}: sample {info["token"]}: '
+        instances = [item for item in _required(info, 'instances', where) if self._label(item['bbox_label_3d']) >= 0]
+        if self.use_valid_flag:
+            if not all('bbox_3d_isvalid' in item for item in instances):
+                raise ValueError(where + 'instances without bbox_3d_isvalid; set use_valid_flag=False.')
+            instances = [item for item in instances if item['bbox_3d_isvalid']]
+        unknown = [float('nan')] * 2
+        boxes = [[*item['bbox_3d'][:7], *item.get('velocity', unknown)] for item in instances]
+        ann_info = dict(
+            gt_bboxes_3d=np.array(boxes, dtype=np.float32).reshape(-1, 9),
+            gt_labels_3d=np.array([self._label(item['bbox_label_3d']) for item in instances], dtype=np.int64))
+        if 'cam_instances' in info:
+            per_camera = [[item for item in info['cam_instances'].get(name, []) if self._label(item['bbox_label']) >= 0]
+                          for name in camera_order(info['images'])]
+            for key, name, shape in (('gt_bboxes', 'bbox', (-1, 4)), ('centers_2d', 'center_2d', (-1, 2)),
+                                     ('depths', 'depth', (-1, ))):
+                ann_info[key] = [np.array([item[name] for item in items], dtype=np.float32).reshape(shape)
+                                 for items in per_camera]
+            ann_info['gt_bboxes_labels'] = [
+                np.array([self._label(item['bbox_label']) for item in items], dtype=np.int64) for items in per_camera
+            ]
+        return ann_info
+
+    def filter_data(self) -> List[dict]:
+        """Leave out empty training frames if ``filter_empty_gt``."""
+        if self.test_mode or not self.filter_empty_gt:
+            return self.data_list
+        return [frame for frame in self.data_list if len(frame['ann_info']['gt_labels_3d'])]
+
+    def get_data_info(self, idx: int) -> dict:
+        """The frame at ``idx``, see the class."""
+        frame = super().get_data_info(idx)
+        place = frame['sample_idx']
+        before = super().get_data_info(place - 1)['scene_token'] if place > 0 else ''
+        frame['prev_exists'] = bool(before) and before == frame['scene_token']
+        if 'ann_info' in frame:
+            boxes = frame['ann_info']['gt_bboxes_3d']
+            frame['ann_info']['gt_bboxes_3d'] = LiDARInstance3DBoxes(boxes, box_dim=9, origin=(0.5, 0.5, 0.5))
+        return frame
+
+    def prepare_data(self, idx: int) -> dict:
+        """The frame at ``idx`` through the pipeline.
+
+        Raises:
+            ValueError: A transform returned None; another frame is never taken in its place.
+        """
+        frame = self.get_data_info(idx)
+        token = frame['token']
+        frame.update(box_type_3d=self.box_type_3d, box_mode_3d=self.box_mode_3d)
+        data = self.pipeline(frame)
+        if data is None:
+            raise ValueError(f'{self.ann_file}: a transform returned None for sample {token}; frames are not replaced.')
+        return data
+
+    def _label(self, label: int) -> int:
+        return self.label_mapping[label]
+
+    def _set_label_mapping(self, categories: dict) -> None:
+        """Map the file's labels, given by ``categories`` {name: label}, to places in ``classes``; others to -1."""
+        classes = self._metainfo['classes']
+        missing = [name for name in classes if categories.get(name, -1) < 0]
+        if missing:
+            raise ValueError(f'{self.ann_file} has no labels for the classes {missing}; it has '
+                             f'{[name for name, label in categories.items() if label >= 0]}.')
+        self.label_mapping = {label: -1 for label in categories.values()}
+        self.label_mapping.update({categories[name]: i for i, name in enumerate(classes)})
+        self.label_mapping[-1] = -1
+
+    def _image_path(self, camera: str, path: str) -> str:
+        folder = self.data_prefix.get(camera, self.data_prefix.get('img'))
+        if folder is None:
+            folder = osp.join(self.data_root or '', 'samples', camera)
+        return osp.join(folder, path)
+
+
+
+def _required(record: dict, key: str, where: str):
+    if key not in record:
+        raise ValueError(f'{where}{key} is missing.' + (' A file without annotations needs test_mode=True.'
+                                                        if key == 'instances' else ''))
+    return record[key]

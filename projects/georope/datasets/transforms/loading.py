@@ -1,0 +1,124 @@
+"""Camera images and annotations into a frame."""
+from typing import List, Optional, Tuple
+
+import cv2
+import mmengine.fileio
+import numpy as np
+from mmcv.transforms import BaseTransform
+from PIL import Image
+
+from georope.registry import TRANSFORMS
+
+from .image_aug import ImagePlan
+
+REDUCED = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4,
+           8: cv2.IMREAD_REDUCED_COLOR_8}
+JPEG = b'\xff\xd8'
+
+
+@TRANSFORMS.register_module()
+class LoadCameraAnnotations(BaseTransform):
+    """Put what ``ann_info`` holds (see :class:`georope.datasets.NuScenesCameraDataset`) into the frame itself."""
+
+    def transform(self, results: dict) -> dict:
+        results.update(results.pop('ann_info'))
+        return results
+
+
+@TRANSFORMS.register_module()
+class LoadCameraImages(BaseTransform):
+    """Read the images of all cameras as :class:`ImageAug` planned them; without a plan, as they are.
+
+    Args:
+        decode: ``'full'``: whole JPEG, Pillow's bicubic resize, rotation to the nearest pixel; the pixels of the
+            StreamPETR repository. ``'reduced'``: the JPEG is decoded at 1/2 or 1/4 of its size where the plan is
+            smaller than that, then warped once, bilinear: several times faster, for training.
+
+    Adds ``img`` (list of (h, w, 3) uint8, BGR), ``img_shape`` and ``ori_shape`` (lists of (h, w)), ``filename`` (list).
+
+    Raises:
+        OSError: An image is missing, broken or not of the size that the info file says; names file, sample, camera.
+    """
+
+    def __init__(self, decode: str = 'full') -> None:
+        if decode not in ('full', 'reduced'):
+            raise ValueError(f"LoadCameraImages: decode={decode!r}, choose 'full' or 'reduced'.")
+        self.decode = decode
+
+    def transform(self, results: dict) -> dict:
+        plans = results.pop('image_plans', [None] * len(results['img_path']))
+        images: List[np.ndarray] = []
+        for camera, path, plan in zip(results['cam_names'], results['img_path'], plans):
+            try:
+                images.append(self._load(path, plan))
+            except OSError as error:
+                raise OSError(f'sample {results["token"]}, camera {camera}: {error}') from error
+        shapes = [image.shape[:2] for image in images]
+        results.update(
+            img=images,
+            img_shape=shapes,
+            ori_shape=[plan.source if plan else shape for plan, shape in zip(plans, shapes)],
+            filename=list(results['img_path']))
+        return results
+
+    def _load(self, path: str, plan: Optional[ImagePlan]) -> np.ndarray:
+        reduced = plan is not None and self.decode == 'reduced'
+        image, reduction = read_image(path, plan.resize if reduced else 1.0)
+        if plan is None:
+            return image
+        if image.shape[:2] != tuple(-(-size // reduction) for size in plan.source):
+            height, width = (size * reduction for size in image.shape[:2])
+            raise OSError(f'{path} has {width}x{height} pixels; the info file says {plan.source[1]}x{plan.source[0]}.')
+        return warp_reduced(image, plan, reduction) if reduced else warp_full(image, plan)
+
+    def __repr__(self) -> str:
+        return f'{type(self).__name__}(decode={self.decode!r})'
+
+
+def read_image(path: str, resize: float = 1.0) -> Tuple[np.ndarray, int]:
+    """Decode an image, a JPEG at the smallest of 1, 1/2, 1/4, 1/8 of its size that is not below ``resize``.
+
+    A rotation tag (EXIF) is not obeyed: calibrations are of the stored pixels.
+
+    Returns:
+        (h, w, 3) uint8 BGR, and the reduction (1, 2, 4 or 8). A pixel of a reduced image covers a whole block of the
+        stored ones.
+
+    Raises:
+        OSError: No such file, or it cannot be decoded.
+    """
+    data = mmengine.fileio.get(path)
+    reduction = max(factor for factor in REDUCED if factor == 1 or (data[:2] == JPEG and factor * resize <= 1))
+    flags = REDUCED[reduction] | cv2.IMREAD_IGNORE_ORIENTATION
+    image = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
+    if image is None:
+        raise OSError(f'{path} is not an image that can be decoded ({len(data)} bytes).')
+    return image, reduction
+
+
+def warp_full(image: np.ndarray, plan: ImagePlan) -> np.ndarray:
+    """The planned image by Pillow from the whole one."""
+    (height, width), (x, y), scale = plan.size, plan.crop, plan.resize
+    # What of the crop lies on the resized image, in resized pixels. Only that part is computed.
+    left, top = max(x, 0), max(y, 0)
+    right = min(x + width, int(plan.source[1] * scale + 1e-6))
+    bottom = min(y + height, int(plan.source[0] * scale + 1e-6))
+    canvas = Image.new('RGB', (width, height))
+    if right > left and bottom > top:
+        # The box in source pixels keeps the factor exact where source * factor is no whole number.
+        box = [left / scale, top / scale, min(right / scale, plan.source[1]), min(bottom / scale, plan.source[0])]
+        part = Image.fromarray(image).resize((right - left, bottom - top), Image.BICUBIC, box=box)
+        canvas.paste(part, (left - x, top - y))
+    if plan.flip:
+        canvas = canvas.transpose(Image.FLIP_LEFT_RIGHT)
+    if plan.rotate:
+        canvas = canvas.rotate(plan.rotate)
+    return np.array(canvas)
+
+
+def warp_reduced(image: np.ndarray, plan: ImagePlan, reduction: int) -> np.ndarray:
+    """The planned image by one bilinear warp of a reduced one."""
+    # OpenCV counts pixels from the centre of the first, the plan from its corner.
+    half = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]])
+    matrix = np.linalg.inv(half) @ plan.matrix @ np.diag([reduction, reduction, 1.0]) @ half
+    return cv2.warpAffine(image, matrix[:2], plan.size[::-1], flags=cv2.INTER_LINEAR)
