@@ -1,0 +1,119 @@
+"""The nuScenes devkit's detection evaluation, for any set of frames of its tables."""
+import contextlib
+import io
+import json
+import os
+from collections.abc import Sequence
+from typing import Any, Optional
+
+import numpy as np
+from mmengine.logging import MMLogger
+from nuscenes import NuScenes
+from nuscenes.eval.common.loaders import (
+    add_center_dist,
+    filter_eval_boxes,
+    load_gt_of_sample_tokens,
+    load_prediction_of_sample_tokens,
+)
+from nuscenes.eval.detection.config import config_factory
+from nuscenes.eval.detection.data_classes import DetectionBox, DetectionMetrics
+from nuscenes.eval.detection.evaluate import DetectionEval
+from nuscenes.utils.splits import create_splits_scenes
+
+from georope.evaluation.results import atomic_open
+
+
+def open_tables(version: str, data_root: str, tokens: Sequence[str]) -> NuScenes:
+    """Open the tables ``data_root/version`` and make sure that they know the given sample tokens.
+
+    Raises:
+        FileNotFoundError: the folder is not there.
+        ValueError: frames are unknown to these tables.
+    """
+    folder = os.path.join(data_root, version)
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(f'no nuScenes tables at {folder} (the version is that of the info file)')
+    nusc = NuScenes(version=version, dataroot=data_root, verbose=False)
+    unknown = sorted(set(tokens) - {sample['token'] for sample in nusc.sample})
+    if unknown:
+        raise ValueError(f'{len(unknown)} of {len(tokens)} frames of the info file are not in the tables {folder}, '
+                         f'e.g. {", ".join(unknown[:3])}. Info file and tables do not belong together.')
+    return nusc
+
+
+def split_name(nusc: NuScenes, tokens: Sequence[str]) -> Optional[str]:
+    """Name of the split that consists of exactly these frames: an official one, or one of ``splits.json``, or None."""
+    splits = create_splits_scenes()
+    kind = nusc.version.rsplit('-', 1)[-1]
+    official = {'mini': ('mini_train', 'mini_val'), 'trainval': ('train', 'val'), 'test': ('test',)}.get(kind, ())
+    candidates = {name: splits[name] for name in official}
+    custom = os.path.join(nusc.dataroot, nusc.version, 'splits.json')
+    if os.path.exists(custom):
+        with open(custom) as file:
+            candidates.update(json.load(file))
+    scene_of = {scene['token']: scene['name'] for scene in nusc.scene}
+    for name, scenes in candidates.items():
+        if set(tokens) == {s['token'] for s in nusc.sample if scene_of[s['scene_token']] in set(scenes)}:
+            return name
+    return None
+
+
+class FrameSetEval(DetectionEval):
+    """The devkit's evaluation on a given list of frames instead of a named split; the numbers are the devkit's own.
+
+    Two things differ from ``DetectionEval``, which can do neither: ground truth and predictions are loaded for the
+    frames given (the devkit's own loaders, in the order given), and frames without a single box in all of them are
+    allowed (the devkit stops with "Invalid box type: None"), so that no detections at all scores mAP 0, NDS 0 and
+    errors of 1.
+    """
+
+    def __init__(self, nusc: NuScenes, config, result_path: str, tokens: Sequence[str]) -> None:
+        self.nusc, self.cfg, self.result_path, self.verbose = nusc, config, result_path, False
+        self.pred_boxes, self.meta = load_prediction_of_sample_tokens(
+            result_path, config.max_boxes_per_sample, DetectionBox, sample_tokens=tokens)
+        self.gt_boxes = load_gt_of_sample_tokens(nusc, tokens, DetectionBox)
+        for boxes in (self.pred_boxes, self.gt_boxes):
+            add_center_dist(nusc, boxes)
+            if boxes.all:
+                filter_eval_boxes(nusc, boxes, config.class_range)
+        self.sample_tokens = self.gt_boxes.sample_tokens
+
+
+def evaluate_results(nusc: NuScenes, result_path: str, tokens: Sequence[str], output_dir: str,
+                     eval_version: str = 'detection_cvpr_2019') -> DetectionMetrics:
+    """Score a result file on the given frames.
+
+    Args:
+        nusc: open tables.
+        result_path: detection JSON that has a key for each of the frames.
+        tokens: sample tokens of the frames.
+        output_dir: receives the devkit's ``metrics_summary.json`` and ``metrics_details.json``.
+        eval_version: name of a devkit configuration.
+
+    Returns:
+        The devkit's metrics.
+    """
+    noise = io.StringIO()  # the devkit's progress bars
+    with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
+        evaluation = FrameSetEval(nusc, config_factory(eval_version), result_path, tokens)
+        metrics, details = evaluation.evaluate()
+    MMLogger.get_current_instance().debug(noise.getvalue())
+    with atomic_open(os.path.join(output_dir, 'metrics_summary.json')) as file:
+        json.dump(dict(metrics.serialize(), meta=evaluation.meta), file, indent=2)
+    with atomic_open(os.path.join(output_dir, 'metrics_details.json')) as file:
+        json.dump(details.serialize(), file, indent=2)
+    return metrics
+
+
+def ground_truth_results(nusc: NuScenes, tokens: Sequence[str]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The annotations of some frames as if they were detections of score 1, for ``write_results``.
+
+    Boxes without LiDAR and radar points are left out: the devkit takes them out of the ground truth, so as detections
+    they would be false. An unknown (NaN) velocity, which the devkit never scores, becomes 0.
+    """
+    with contextlib.redirect_stderr(io.StringIO()):
+        truth = load_gt_of_sample_tokens(nusc, tokens, DetectionBox)
+    keys = ('sample_token', 'translation', 'size', 'rotation', 'detection_name', 'attribute_name')
+    return [(token, [dict({key: getattr(box, key) for key in keys}, detection_score=1.0,
+                          velocity=np.nan_to_num(box.velocity).tolist())
+                     for box in truth[token] if box.num_pts > 0]) for token in tokens]

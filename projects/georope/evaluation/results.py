@@ -1,0 +1,135 @@
+"""From boxes in the LiDAR frame to the nuScenes detection JSON.
+
+A frame's prediction travels as one small dict of numpy arrays ("global boxes"), n boxes, float64 unless noted:
+``token`` (str), ``translation`` (n, 3) gravity centres in metres, ``size`` (n, 3) width, length, height, ``rotation``
+(n, 4) unit quaternions w, x, y, z, ``velocity`` (n, 2) in m/s, ``score`` (n,), ``label`` (n,) int64 and ``dropped``
+(int), the number of boxes beyond the allowed count. All are in the global frame, in falling order of score.
+"""
+import contextlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import IO, Any
+
+import numpy as np
+from scipy.spatial.transform import Rotation
+
+# The devkit asks for these five keys; the detectors here see camera images only.
+CAMERA_META = dict(use_camera=True, use_lidar=False, use_radar=False, use_map=False, use_external=False)
+
+MOVING_SPEED = 0.2  # m/s
+_MOVING = {
+    'car': 'vehicle.moving', 'truck': 'vehicle.moving', 'bus': 'vehicle.moving', 'trailer': 'vehicle.moving',
+    'construction_vehicle': 'vehicle.moving', 'pedestrian': 'pedestrian.moving', 'motorcycle': 'cycle.with_rider',
+    'bicycle': 'cycle.with_rider', 'barrier': '', 'traffic_cone': '',
+}
+_STILL = {
+    'car': 'vehicle.parked', 'truck': 'vehicle.parked', 'bus': 'vehicle.stopped', 'trailer': 'vehicle.parked',
+    'construction_vehicle': 'vehicle.parked', 'pedestrian': 'pedestrian.standing',
+    'motorcycle': 'cycle.without_rider', 'bicycle': 'cycle.without_rider', 'barrier': '', 'traffic_cone': '',
+}
+
+
+def guess_attribute(name: str, speed: float) -> str:
+    """The nuScenes attribute of a box, from its class and its speed in m/s.
+
+    The detectors predict no attributes. Above 0.2 m/s a box moves (cycles then have a rider), otherwise it takes the
+    most frequent attribute its class has at rest. Rule of mmdet3d and CenterPoint, kept so that mAAE and NDS compare
+    with published numbers.
+    """
+    return (_MOVING if speed > MOVING_SPEED else _STILL)[name]
+
+
+def to_global(token: str, boxes, scores, labels, lidar2global, max_boxes: int = 500) -> dict[str, Any]:
+    """Take one frame's boxes to the global frame and to plain numpy.
+
+    Args:
+        token: sample token, for messages.
+        boxes: LiDARInstance3DBoxes with 9 dims (n boxes), LiDAR frame, velocity in m/s in the same frame.
+        scores: tensor (n,).
+        labels: integer tensor (n,).
+        lidar2global: (4, 4), LiDAR frame -> global frame, a rigid motion.
+        max_boxes: the best this many are kept.
+
+    Returns:
+        Global boxes, see the module's head.
+
+    Raises:
+        ValueError: a value is not finite, a size is not positive, a box has no velocity, or the pose is not rigid.
+    """
+    pose = np.asarray(lidar2global, dtype=np.float64)
+    if pose.shape != (4, 4) or not np.allclose(pose[:3, :3] @ pose[:3, :3].T, np.eye(3), atol=1e-4):
+        raise ValueError(f'sample {token}: lidar2global is not a rigid 4x4 motion. The metric needs the pose of the '
+                         f'frame as recorded, without scale augmentation:\n{pose}')
+    if boxes.tensor.shape[1] != 9:
+        raise ValueError(f'sample {token}: boxes have {boxes.tensor.shape[1]} dims, nuScenes needs 9 (with velocity)')
+
+    def plain(values) -> np.ndarray:
+        return values.detach().cpu().double().numpy()
+
+    rows, score = plain(boxes.tensor), plain(scores)
+    bad = ~np.isfinite(rows).all(1) | ~np.isfinite(score) | (rows[:, 3:6] <= 0).any(1)
+    if bad.any():
+        raise ValueError(f'sample {token}: {bad.sum()} of {len(rows)} predicted boxes have a NaN or infinite value or '
+                         f'no extent, e.g. score {score[bad][0]}, x y z l w h yaw vx vy {rows[bad][0].tolist()}')
+    order = np.argsort(-score, kind='stable')[:max_boxes]
+    rows, yaw = rows[order], rows[order, 6]
+    velocity = np.pad(rows[:, 7:9], ((0, 0), (0, 1)))
+    result = dict(
+        translation=plain(boxes.gravity_center)[order] @ pose[:3, :3].T + pose[:3, 3],
+        size=rows[:, [4, 3, 5]],
+        velocity=(velocity @ pose[:3, :3].T)[:, :2],
+        score=score[order])
+    x, y, z, w = Rotation.from_matrix(pose[:3, :3]).as_quat()
+    cos, sin = np.cos(yaw / 2), np.sin(yaw / 2)
+    # Quaternion product of the pose and the turn by yaw about the LiDAR's z axis.
+    result['rotation'] = np.stack([w * cos - z * sin, x * cos + y * sin, y * cos - x * sin, z * cos + w * sin], axis=-1)
+    label = labels.detach().cpu().long().numpy()[order]
+    return dict(token=token, label=label, dropped=len(score) - len(order), **result)
+
+
+def devkit_boxes(frame: dict[str, Any], classes: Sequence[str]) -> list[dict[str, Any]]:
+    """Global boxes of one frame as the devkit's list of dicts: plain python floats and strings only."""
+    columns = (frame[key].tolist() for key in ('translation', 'size', 'rotation', 'velocity', 'score', 'label'))
+    boxes = []
+    for translation, size, rotation, velocity, score, label in zip(*columns):
+        name = classes[label]
+        boxes.append(dict(
+            sample_token=frame['token'], translation=translation, size=size, rotation=rotation, velocity=velocity,
+            detection_name=name, detection_score=score,
+            attribute_name=guess_attribute(name, float(np.hypot(*velocity)))))
+    return boxes
+
+
+@contextlib.contextmanager
+def atomic_open(path: str) -> Iterator[IO[str]]:
+    """Open a text file that appears under its name only when it is complete; the folder is made if need be."""
+    path = os.path.abspath(path)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    beside = f'{path}.{os.getpid()}.part'
+    try:
+        with open(beside, 'w', encoding='utf-8') as file:
+            yield file
+        os.replace(beside, path)
+    finally:
+        if os.path.exists(beside):
+            os.remove(beside)
+
+
+def write_results(path: str, results: Iterable[tuple[str, list[dict]]], meta: dict[str, bool] = CAMERA_META) -> None:
+    """Write a nuScenes result file, atomically.
+
+    Args:
+        path: the file, e.g. ``work_dirs/x/results_nusc.json``.
+        results: pairs of sample token and its boxes as dicts (an empty list for a frame without boxes). Any iterable:
+            frames are written one by one, so that a whole split never has to be in memory as dicts.
+        meta: the submission's ``meta``, which says what the method has used.
+
+    Raises:
+        ValueError: a number is NaN or infinite.
+    """
+    with atomic_open(path) as file:
+        file.write(f'{{"meta": {json.dumps(meta)}, "results": {{')
+        for index, (token, boxes) in enumerate(results):
+            file.write(f'{"," if index else ""}\n{json.dumps(token)}: {json.dumps(boxes, allow_nan=False)}')
+        file.write('\n}}\n')

@@ -1,0 +1,83 @@
+import json
+import os
+
+import numpy as np
+import pytest
+from conftest import CLASSES
+from nuscenes.eval.detection.config import config_factory
+from nuscenes.eval.detection.evaluate import DetectionEval
+
+from georope.evaluation.devkit import evaluate_results, ground_truth_results, open_tables, split_name
+from georope.evaluation.results import write_results
+
+
+@pytest.fixture
+def noisy(mini_val, tmp_path):
+    """Detections with errors of all kinds: moved, missing, invented, of varied score."""
+    rng = np.random.default_rng(0)
+    results = ground_truth_results(mini_val.nusc, mini_val.tokens)
+    for _, boxes in results:
+        for box in boxes:
+            box['translation'] = (np.array(box['translation']) + rng.normal(0, 1, 3)).tolist()
+            box['velocity'] = (np.array(box['velocity']) + rng.normal(0, 1, 2)).tolist()
+            box['size'] = (np.array(box['size']) * rng.uniform(.8, 1.2, 3)).tolist()
+            box['detection_score'] = rng.uniform()
+        boxes[::3] = [dict(box, detection_name=CLASSES[rng.integers(10)], attribute_name='') for box in boxes[::3]]
+    path = str(tmp_path / 'noisy.json')
+    write_results(path, results)
+    return path
+
+
+def official(nusc, path, split, folder) -> dict:
+    evaluation = DetectionEval(nusc, config_factory('detection_cvpr_2019'), path, split, str(folder), verbose=False)
+    return evaluation.evaluate()[0].serialize()
+
+
+def same(ours: dict, theirs: dict) -> None:
+    for key in ('nd_score', 'mean_ap', 'tp_errors', 'label_aps', 'label_tp_errors'):
+        np.testing.assert_equal(ours[key], theirs[key])
+
+
+def test_the_numbers_are_the_devkits_own(mini_val, noisy, tmp_path):
+    ours = evaluate_results(mini_val.nusc, noisy, mini_val.tokens, str(tmp_path / 'ours')).serialize()
+    same(ours, official(mini_val.nusc, noisy, 'mini_val', tmp_path / 'theirs'))
+    assert 0.02 < ours['mean_ap'] < 0.6
+    summary = json.loads((tmp_path / 'ours' / 'metrics_summary.json').read_text())
+    assert summary['nd_score'] == ours['nd_score'] and summary['meta']['use_camera'] is True
+    assert 'car:0.5' in json.loads((tmp_path / 'ours' / 'metrics_details.json').read_text())
+
+
+def test_part_of_a_split_scores_like_the_devkits_custom_split(mini_val, noisy, tmp_path):
+    root = tmp_path / 'tables'
+    (root / 'v1.0-mini').mkdir(parents=True)
+    os.symlink(os.path.join(mini_val.nusc.dataroot, 'maps'), root / 'maps')
+    for name in os.listdir(os.path.join(mini_val.nusc.dataroot, 'v1.0-mini')):
+        os.symlink(os.path.join(mini_val.nusc.dataroot, 'v1.0-mini', name), root / 'v1.0-mini' / name)
+    (root / 'v1.0-mini' / 'splits.json').write_text(json.dumps({'one_scene': ['scene-0916']}))
+    scene, = (scene['token'] for scene in mini_val.nusc.scene if scene['name'] == 'scene-0916')
+    tokens = [s['token'] for s in mini_val.nusc.sample if s['scene_token'] == scene]
+    nusc = open_tables('v1.0-mini', str(root), tokens)
+    ours = evaluate_results(nusc, noisy, tokens, str(tmp_path / 'ours')).serialize()
+    same(ours, official(nusc, noisy, 'one_scene', tmp_path / 'theirs'))
+    assert split_name(nusc, tokens) == 'one_scene'
+
+
+def test_ground_truth_scores_one_for_every_class_that_occurs(mini_val, tmp_path):
+    path = str(tmp_path / 'truth.json')
+    write_results(path, ground_truth_results(mini_val.nusc, mini_val.tokens))
+    metrics = evaluate_results(mini_val.nusc, path, mini_val.tokens, str(tmp_path))
+    assert sorted(metrics.mean_dist_aps.values()) == pytest.approx([0] * 3 + [1] * 7)
+    assert metrics.mean_ap == pytest.approx(0.7)
+    assert metrics.get_label_tp('car', 'vel_err') == pytest.approx(0, abs=1e-6)
+
+
+def test_names_of_splits(mini_val):
+    assert split_name(mini_val.nusc, mini_val.tokens) == 'mini_val'
+    assert split_name(mini_val.nusc, mini_val.tokens[:-1]) is None
+
+
+def test_wrong_tables_are_named(mini_val):
+    with pytest.raises(FileNotFoundError, match='v1.0-trainval'):
+        open_tables('v1.0-trainval', mini_val.nusc.dataroot, mini_val.tokens)
+    with pytest.raises(ValueError, match='1 of 82 frames .* e.g. foreign'):
+        open_tables('v1.0-mini', mini_val.nusc.dataroot, [*mini_val.tokens, 'foreign'])

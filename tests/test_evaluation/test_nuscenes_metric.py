@@ -1,0 +1,221 @@
+import json
+import logging
+import pickle
+
+import numpy as np
+import pytest
+import torch
+import torch.multiprocessing as mp
+from conftest import CLASSES, predict, write_infos
+from mmengine.evaluator import Evaluator
+from mmengine.logging import MMLogger
+
+from georope.evaluation import NuScenesMetric
+from georope.registry import METRICS
+
+CAR = [10., 20., 1., 4., 2., 1.5, 0.3, 3., 4.]
+
+
+def run(samples, size=None, classes=CLASSES, **options) -> dict:
+    """All samples through mmengine's evaluator, in two batches, as the test loop does it."""
+    evaluator = Evaluator(METRICS.build(dict(type='georope.NuScenesMetric', **options)))
+    evaluator.dataset_meta = dict(classes=classes)
+    for batch in (samples[:1], samples[1:]):
+        evaluator.process(data_samples=batch, data_batch=None)
+    return evaluator.evaluate(len(samples) if size is None else size)
+
+
+def empty(token, pose=None):
+    return predict(token, np.eye(4) if pose is None else pose, [], [], [])
+
+
+@pytest.fixture
+def log():
+    """What the metric says."""
+    records = []
+    handler = logging.Handler()
+    handler.emit = lambda record: records.append(record.getMessage())
+    logger = MMLogger.get_current_instance()
+    logger.addHandler(handler)
+    yield lambda: '\n'.join(records)
+    logger.removeHandler(handler)
+
+
+def test_perfect_detector_on_mini_val(mini_val, tmp_path, log):
+    """Seven of the ten classes occur; the velocity-based guess of the attributes is all that is not perfect."""
+    metrics = run(mini_val.samples, jsonfile_prefix=str(tmp_path), **mini_val.options)
+    assert metrics['nuscenes/mAP'] == pytest.approx(0.7, abs=1e-6)
+    occurring = {name for name in CLASSES if metrics[f'nuscenes/{name}_AP'] > 0}
+    assert len(occurring) == 7
+    assert all(metrics[f'nuscenes/{name}_AP'] == pytest.approx(1, abs=1e-6) for name in occurring)
+    summary = json.loads((tmp_path / 'metrics_summary.json').read_text())
+    assert metrics['nuscenes/NDS'] == summary['nd_score'] and metrics['nuscenes/mAP'] == summary['mean_ap']
+    errors = [summary['label_tp_errors'][name] for name in occurring - {'traffic_cone', 'barrier'}]
+    for key in ('trans_err', 'scale_err', 'orient_err', 'vel_err'):
+        assert max(error[key] for error in errors) < 1e-2, key
+    assert 0 < np.mean([error['attr_err'] for error in errors]) < 0.2
+    assert set(metrics) == {f'nuscenes/{key}' for key in (
+        'NDS', 'mAP', 'mATE', 'mASE', 'mAOE', 'mAVE', 'mAAE', *(f'{name}_AP' for name in CLASSES))}
+    assert {type(value) for value in metrics.values()} == {float}
+    assert '81 frames, split mini_val of v1.0-mini' in log() and 'traffic_cone' in log()
+
+
+def test_result_file_is_complete_camera_only_and_says_where(four_frames, tmp_path, log):
+    samples = [*four_frames.samples[:3], empty(four_frames.tokens[3])]
+    run(samples, jsonfile_prefix=str(tmp_path / 'out'), **four_frames.options)
+    content = json.loads((tmp_path / 'out' / 'results_nusc.json').read_text())
+    assert list(content['results']) == four_frames.tokens
+    assert content['results'][four_frames.tokens[3]] == []
+    assert content['meta'] == dict(use_camera=True, use_lidar=False, use_radar=False, use_map=False, use_external=False)
+    assert {path.name for path in (tmp_path / 'out').iterdir()} == {
+        'results_nusc.json', 'metrics_summary.json', 'metrics_details.json'}
+    assert str(tmp_path / 'out' / 'results_nusc.json') in log()
+
+
+def test_neither_the_order_of_predictions_nor_of_the_info_file_matters(four_frames, tmp_path):
+    straight = run(four_frames.samples, jsonfile_prefix=str(tmp_path / 'a'), **four_frames.options)
+    run(four_frames.samples[::-1], jsonfile_prefix=str(tmp_path / 'b'), **four_frames.options)
+    assert (tmp_path / 'a/results_nusc.json').read_bytes() == (tmp_path / 'b/results_nusc.json').read_bytes()
+    shuffled = write_infos(tmp_path / 'shuffled.pkl', [four_frames.tokens[i] for i in (2, 0, 3, 1)])
+    assert run(four_frames.samples, data_root=four_frames.nusc.dataroot, ann_file=shuffled) == pytest.approx(straight)
+
+
+def test_missing_frames_are_counted_and_named(mini_val):
+    one_scene = [sample for sample in mini_val.samples if sample.token in set(mini_val.tokens[:40])]
+    with pytest.raises(ValueError, match='predictions for 40 frames, but the dataset has 81.*41 frames missing, e.g. '
+                                         + ', '.join(sorted(mini_val.tokens[40:])[:3])):
+        run(one_scene, size=81, **mini_val.options)
+
+
+def test_a_frame_that_the_info_file_lacks_is_named(four_frames, tmp_path):
+    with pytest.raises(ValueError, match='sample foreign is not among the 4 frames of .*e.g. '):
+        run([*four_frames.samples, empty('foreign')], **four_frames.options)
+    other = write_infos(tmp_path / 'other.pkl', ['x', *four_frames.tokens])
+    with pytest.raises(ValueError, match='1 of 5 frames of the info file are not in the tables.*e.g. x'):
+        run([empty('x'), *four_frames.samples], data_root=four_frames.nusc.dataroot, ann_file=other)
+
+
+def test_a_dataset_cut_by_indices_is_scored_on_its_own_frames(mini_val, log):
+    metrics = run(mini_val.samples[:5], size=5, **mini_val.options)
+    present = {CLASSES[label] for sample in mini_val.samples[:5] for label in sample.pred_instances_3d.labels_3d}
+    assert 0 < len(present) < 10
+    # Not each of the few boxes is within the range that the devkit scores.
+    assert 0 < metrics['nuscenes/mAP'] <= len(present) / 10 and metrics['nuscenes/car_AP'] == pytest.approx(1)
+    assert 'holds 5 of the 81 frames' in log() and '5 frames, no official split' in log()
+
+
+def test_an_info_file_with_few_frames_is_scored_on_them(mini_val, tmp_path, log):
+    part = write_infos(tmp_path / 'part.pkl', mini_val.tokens[:5])
+    few = run(mini_val.samples[:5], data_root=mini_val.nusc.dataroot, ann_file=part)
+    assert few == run(mini_val.samples[:5], size=5, **mini_val.options)
+    assert '5 frames, no official split' in log()
+
+
+def test_no_boxes_at_all_score_zero(four_frames, log):
+    metrics = run([empty(token) for token in four_frames.tokens], **four_frames.options)
+    assert '0 boxes in all of the 4 frames' in log()
+    expected = {key: 0. for key in ('NDS', 'mAP', *(f'{name}_AP' for name in CLASSES))}
+    expected |= {key: 1. for key in ('mATE', 'mASE', 'mAOE', 'mAVE', 'mAAE')}
+    assert metrics == {f'nuscenes/{key}': value for key, value in expected.items()}
+
+
+def test_no_boxes_score_like_one_hopeless_box(four_frames):
+    """What the devkit itself gives when it can run: one box far from everything."""
+    hopeless = [empty(token) for token in four_frames.tokens[1:]]
+    hopeless.append(predict(four_frames.tokens[0], np.eye(4), [CAR], [.1], [0]))
+    assert run(hopeless, **four_frames.options) == run(
+        [empty(token) for token in four_frames.tokens], **four_frames.options)
+
+
+def test_more_than_500_boxes_are_cut_with_a_message(four_frames, tmp_path, log):
+    many = predict(four_frames.tokens[0], np.eye(4), [CAR] * 600, np.linspace(0, 1, 600), [0] * 600)
+    run([many, *four_frames.samples[1:]], jsonfile_prefix=str(tmp_path), **four_frames.options)
+    boxes = json.loads((tmp_path / 'results_nusc.json').read_text())['results'][four_frames.tokens[0]]
+    assert len(boxes) == 500 and min(box['detection_score'] for box in boxes) > 0.16
+    assert '1 frames have more than 500 boxes: the 100 of lowest score left out' in log()
+
+
+def test_model_for_some_of_the_classes(four_frames, log):
+    """The devkit's mean stays over ten classes; the mean over the model's own goes by another name."""
+    classes = ('pedestrian', 'car')
+    subset = []
+    for sample in four_frames.samples:
+        found = sample.pred_instances_3d
+        keep = [(i, classes.index(CLASSES[k])) for i, k in enumerate(found.labels_3d.tolist()) if CLASSES[k] in classes]
+        boxes = torch.cat([found.bboxes_3d.gravity_center, found.bboxes_3d.tensor[:, 3:]], dim=1)
+        subset.append(predict(sample.token, sample.lidar2global, boxes[[i for i, _ in keep]].tolist(),
+                              np.ones(len(keep)), [label for _, label in keep]))
+    metrics = run(subset, classes=classes, **four_frames.options)
+    assert metrics['nuscenes/mAP_subset'] == pytest.approx(1) and metrics['nuscenes/mAP'] == pytest.approx(0.2)
+    assert [key for key in metrics if key.endswith('_AP')] == ['nuscenes/pedestrian_AP', 'nuscenes/car_AP']
+    assert 'mean of 2 classes' in log() and 'mean of ten classes' in log()
+
+
+def test_class_that_nuscenes_does_not_have(four_frames):
+    with pytest.raises(ValueError, match=r"classes \['tram'\] are none of the ten"):
+        run(four_frames.samples, classes=('car', 'tram'), **four_frames.options)
+
+
+def test_label_beyond_the_classes(four_frames):
+    with pytest.raises(ValueError, match=r'labels \[.*\] do not fit the 1 classes'):
+        run(four_frames.samples, classes=('car',), **four_frames.options)
+
+
+@pytest.mark.parametrize('key', ['token', 'lidar2global'])
+def test_sample_without_its_metainfo(four_frames, key):
+    sample = empty(four_frames.tokens[0])
+    delattr(sample, key)
+    with pytest.raises(KeyError, match=f'{key}.*PackCameraInputs'):
+        run([sample], **four_frames.options)
+
+
+def test_format_only(four_frames, tmp_path, log):
+    with pytest.raises(ValueError, match='set jsonfile_prefix'):
+        NuScenesMetric(format_only=True, **four_frames.options)
+    options = dict(four_frames.options, data_root='/nowhere')  # no tables are opened
+    assert run(four_frames.samples, format_only=True, jsonfile_prefix=str(tmp_path), **options) == {}
+    assert [path.name for path in tmp_path.iterdir()] == ['results_nusc.json']
+    assert len(json.loads((tmp_path / 'results_nusc.json').read_text())['results']) == 4
+
+
+def test_the_test_split_only_gets_a_file(four_frames, tmp_path, log):
+    ann_file = write_infos(tmp_path / 'test.pkl', four_frames.tokens, version='v1.0-test')
+    with pytest.raises(ValueError, match='v1.0-test.*no public annotations.*jsonfile_prefix'):
+        run(four_frames.samples, data_root='/nowhere', ann_file=ann_file)
+    assert run(four_frames.samples, data_root='/nowhere', ann_file=ann_file, jsonfile_prefix=str(tmp_path / 'o')) == {}
+    assert 'v1.0-test has no public annotations' in log()
+    assert (tmp_path / 'o' / 'results_nusc.json').exists()
+
+
+@pytest.mark.parametrize('content', [dict(infos=[], metadata={}), [1, 2], dict(data_list=[], metainfo={})])
+def test_old_info_file_is_refused(four_frames, tmp_path, content):
+    path = tmp_path / 'old.pkl'
+    path.write_bytes(pickle.dumps(content))
+    with pytest.raises(ValueError, match='create_data.py --update .*old.pkl'):
+        run(four_frames.samples, data_root=four_frames.nusc.dataroot, ann_file=str(path))
+
+
+def _rank(rank: int, ranks: list, size: int, options: dict, store: str) -> None:
+    torch.distributed.init_process_group('gloo', f'file://{store}', rank=rank, world_size=len(ranks))
+    metrics = run(ranks[rank], size=size, **options)
+    assert metrics == {}  # every rank gets rank 0's answer
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize('ranks', [
+    [[0, 2, 4, 6], [1, 3, 5, 0]],  # mmengine's sampler: every second frame, the first again at the end
+    [[0, 1, 2, 3, 4], [5], [6, 0]],  # whole scenes per rank: unequal numbers
+], ids=['two', 'three'])
+def test_several_processes_write_the_file_of_one(mini_val, tmp_path, monkeypatch, ranks):
+    monkeypatch.chdir(tmp_path)  # mmengine gathers through a folder in the working directory
+    samples = mini_val.samples[:7]
+    options = dict(data_root=mini_val.nusc.dataroot, ann_file=write_infos(tmp_path / 'i.pkl', mini_val.tokens[:7]),
+                   format_only=True)
+    run(samples, jsonfile_prefix=str(tmp_path / 'one'), **options)
+    options.update(jsonfile_prefix=str(tmp_path / 'many'))
+    # Without its padding no frame of any rank may be lost; the padding is a worse prediction, as after a lost memory.
+    parts = [[samples[i] for i in part] for part in ranks]
+    parts[-1][-1] = empty(mini_val.tokens[0])
+    # Forked: a new interpreter would take ten seconds to import all.
+    mp.start_processes(_rank, (parts, 7, options, str(tmp_path / 'store')), len(ranks), start_method='fork')
+    assert (tmp_path / 'many/results_nusc.json').read_bytes() == (tmp_path / 'one/results_nusc.json').read_bytes()
