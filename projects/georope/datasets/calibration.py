@@ -1,6 +1,5 @@
 """Checks of the calibrations and poses of an info file, before anything is computed from them."""
 import warnings
-from typing import List
 
 import numpy as np
 
@@ -62,7 +61,7 @@ def as_intrinsics(matrix, where: str) -> np.ndarray:
     return intrinsics
 
 
-def check_motion(path: str, frames: List[dict]) -> None:
+def check_motion(path: str, frames: list[dict]) -> None:
     """Warn of matrices that are possible but not plausible; all findings of a file come in one warning.
 
     - ``lidar2cam`` against the chain ``inv(cam2ego) @ inv(camera's ego pose) @ ego pose @ lidar2ego``. Where the
@@ -87,7 +86,6 @@ def check_motion(path: str, frames: List[dict]) -> None:
                 pose, gap = frame['ego2global'], abs(image.get('timestamp', frame['timestamp']) - frame['timestamp'])
             chain = np.linalg.inv(pose @ image['cam2ego']) @ frame['ego2global'] @ frame['lidar2ego']
             distance, angle = difference(lidar2cam, chain)
-            # the camera's place in the LiDAR frame is compared: a turn of the ego moves what is far away, not the camera
             if distance > ROUNDING + MAX_SPEED * gap or angle > ROUNDING + MAX_TURN * gap:
                 findings.append(f'frame {frame["token"]}, camera {camera}: lidar2cam is {distance:.2f} m and '
                                 f'{np.degrees(angle):.1f} degrees from its cam2ego, lidar2ego and ego poses')

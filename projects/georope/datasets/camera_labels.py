@@ -1,5 +1,5 @@
 """Labels of one camera image from 3D annotations: 2D boxes, centres, depths (mmdet3d's ``cam_instances``)."""
-from typing import Optional, Tuple
+from typing import Optional
 
 import numpy as np
 from shapely.geometry import MultiPoint, box
@@ -27,7 +27,7 @@ def yaw_of(rotations: np.ndarray) -> np.ndarray:
 
 
 def image_box(corners: np.ndarray, cam2img: np.ndarray, width: int,
-              height: int) -> Optional[Tuple[float, float, float, float]]:
+              height: int) -> Optional[tuple[float, float, float, float]]:
     """Bounding box of a projected 3D box inside an image, mmdet3d's definition with the image's own size.
 
     It bounds (convex hull of the projections of the corners in front of the camera) within the image.

@@ -2,8 +2,8 @@
 
 Frames and matrices (all 4x4, metres, float64; ``a2b`` maps points of frame a to frame b):
 
-- ``ego2global`` of an entry is the ego pose at the time of the LiDAR sweep, ``images[CAM]['ego2global']`` the ego pose at
-  the time of that camera's exposure (up to 50 ms apart, so up to half a metre at city speed).
+- ``ego2global`` of an entry is the ego pose at the time of the LiDAR sweep, ``images[CAM]['ego2global']`` the ego pose
+  at the time of that camera's exposure (up to 50 ms apart, so up to half a metre at city speed).
 - ``lidar2cam = inv(cam2ego) @ inv(camera's ego2global) @ ego2global @ lidar2ego``: it goes through both ego poses, so a
   static point projects to where that camera saw it. Objects that move are not compensated.
 - Boxes are in the LiDAR frame at the time of the sweep: x, y, z of the CENTRE, length, width, height, yaw
@@ -15,8 +15,9 @@ Entries hold what mmdet3d's converter writes except ``lidar_sweeps``, and beside
 instance ``instance_token``, ``attr_name`` ('' where there is none).
 """
 import json
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Dict, List, Optional, Sequence, Union
+from typing import Optional, Union
 
 import numpy as np
 from nuscenes.eval.detection.utils import category_to_detection_name
@@ -41,7 +42,7 @@ SPLITS = {
 REFERENCE_SENSOR = 'LIDAR_TOP'
 
 
-def create_infos(root: Union[str, Path], version: str, out_dir: Optional[Union[str, Path]] = None) -> List[Path]:
+def create_infos(root: Union[str, Path], version: str, out_dir: Optional[Union[str, Path]] = None) -> list[Path]:
     """Write ``nuscenes_infos_{split}.pkl`` for every split of ``version`` that has scenes.
 
     Splits are the devkit's (train and val, or test) and those of a ``splits.json`` ({name: [scene names]}) in the
@@ -85,7 +86,7 @@ def create_infos(root: Union[str, Path], version: str, out_dir: Optional[Union[s
 
 
 def update_infos(files: Sequence[Union[str, Path]], root: Union[str, Path], version: str,
-                 out_dir: Optional[Union[str, Path]] = None) -> List[Path]:
+                 out_dir: Optional[Union[str, Path]] = None) -> list[Path]:
     """Add what mmdet3d's v2 info files lack (see the module's text) to existing ones; all they hold is kept.
 
     Args:
@@ -120,7 +121,7 @@ def update_infos(files: Sequence[Union[str, Path]], root: Union[str, Path], vers
     return written
 
 
-def scenes_of_splits(tables: NuScenesTables) -> Dict[str, List[str]]:
+def scenes_of_splits(tables: NuScenesTables) -> dict[str, list[str]]:
     """Split name -> scene names, from the devkit and from ``splits.json``, which wins."""
     predefined = create_splits_scenes()
     splits = {name: predefined[split] for name, split in SPLITS.get(tables.version, {}).items()}
@@ -190,7 +191,7 @@ class _Annotations:
             yaw_of(rotation.T @ self.rotations)[:, None]
         ], axis=1)
 
-    def instances(self, lidar2global: np.ndarray) -> List[dict]:
+    def instances(self, lidar2global: np.ndarray) -> list[dict]:
         velocities = (self.velocities @ lidar2global[:3, :3])[:, :2]
         return [
             dict(
@@ -206,7 +207,7 @@ class _Annotations:
                     self.records, self.labels, self.attributes, self.boxes(lidar2global), velocities)
         ]
 
-    def camera_instances(self, image: dict) -> List[dict]:
+    def camera_instances(self, image: dict) -> list[dict]:
         """mmdet3d's labels of one camera; objects of other classes or with their centre behind the camera have none."""
         global2cam = np.linalg.inv(np.array(image['ego2global']) @ np.array(image['cam2ego']))
         rotation, translation = global2cam[:3, :3], global2cam[:3, 3]
@@ -250,7 +251,7 @@ def _metainfo(tables: NuScenesTables) -> dict:
     return dict(categories=categories, dataset='nuscenes', version=tables.version, info_version='1.1')
 
 
-def _cameras(tables: NuScenesTables, sample: dict) -> List[str]:
+def _cameras(tables: NuScenesTables, sample: dict) -> list[str]:
     return camera_order(name for name, token in sample['data'].items()
                         if tables.get('sample_data', token)['sensor_modality'] == 'camera')
 

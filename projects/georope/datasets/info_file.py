@@ -1,8 +1,9 @@
 """Info files: reading with a clear refusal, writing beside and renaming, the order of cameras, scenes and frames."""
 import os
 import pickle
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Dict, Iterable, List, Union
+from typing import Union
 
 # The order of nuScenes in mmdet3d's info files; other cameras follow in the file's order.
 CAMERAS = ('CAM_FRONT', 'CAM_FRONT_RIGHT', 'CAM_FRONT_LEFT', 'CAM_BACK', 'CAM_BACK_LEFT', 'CAM_BACK_RIGHT')
@@ -10,7 +11,7 @@ CAMERAS = ('CAM_FRONT', 'CAM_FRONT_RIGHT', 'CAM_FRONT_LEFT', 'CAM_BACK', 'CAM_BA
 CREATE_COMMAND = 'python tools/create_data.py --root-path <data root> --version <v1.0-mini|v1.0-trainval|v1.0-test>'
 
 
-def camera_order(names: Iterable[str]) -> List[str]:
+def camera_order(names: Iterable[str]) -> list[str]:
     """``names`` with the six of :data:`CAMERAS` first, in that order, and the others after them as they come."""
     names = list(names)
     return [name for name in CAMERAS if name in names] + [name for name in names if name not in CAMERAS]
@@ -34,8 +35,8 @@ def load_infos(path: Union[str, Path]) -> dict:
     if not isinstance(content, dict) or not {'metainfo', 'data_list'} <= set(content):
         found = f'the keys {sorted(content)}' if isinstance(content, dict) else f'a {type(content).__name__}'
         raise ValueError(
-            f'Info file {path} holds {found}, not metainfo and data_list: it was written for mmdet3d < 1.1, whose boxes '
-            f'have other conventions. Make a new one with `{CREATE_COMMAND}`.')
+            f'Info file {path} holds {found}, not metainfo and data_list: it was written for mmdet3d < 1.1, whose '
+            f'boxes have other conventions. Make a new one with `{CREATE_COMMAND}`.')
     if 'info_version' not in content['metainfo']:
         raise ValueError(
             f'Info file {path} has no metainfo.info_version, so its box conventions are unknown. Make a new one with '
@@ -57,12 +58,12 @@ def save_infos(infos: dict, path: Union[str, Path]) -> Path:
     return path
 
 
-def in_scene_order(data_list: List[dict]) -> List[dict]:
+def in_scene_order(data_list: list[dict]) -> list[dict]:
     """Entries ordered by (scene, timestamp); scenes by their first timestamp, then token.
 
     Entries without ``scene_token`` count as one scene, that is: they are ordered by time.
     """
-    starts: Dict[str, float] = {}
+    starts: dict[str, float] = {}
     for entry in data_list:
         scene = entry.get('scene_token', '')
         starts[scene] = min(starts.get(scene, float('inf')), entry['timestamp'])

@@ -1,7 +1,8 @@
 """nuScenes key frames as camera images with 3D boxes."""
 import os.path as osp
 import warnings
-from typing import List, Optional, Union
+from collections.abc import Callable, Sequence
+from typing import Optional, Union
 
 import numpy as np
 from mmdet3d.datasets import Det3DDataset, NuScenesDataset
@@ -19,17 +20,18 @@ class NuScenesCameraDataset(Det3DDataset):
 
     Scenes are ordered by their first timestamp, whatever the order in the file. LiDAR files are never opened and
     ``lidar_points`` may be missing: the "LiDAR frame" is then the ego frame. Cameras: any number, the same in all
-    frames, in the order of :data:`georope.datasets.info_file.CAMERAS`, others after them as in the file. No frame is ever
-    replaced by another one; what is wrong with a frame is an error that names it.
+    frames, in the order of :data:`georope.datasets.info_file.CAMERAS`, others after them as in the file. No frame is
+    ever replaced by another one; what is wrong with a frame is an error that names it.
 
     A frame holds
 
     - ``token``, ``scene_token`` ('' in files that lack it), ``frame_idx``, ``sample_idx`` (place in this dataset),
-      ``prev_exists`` (the frame before it in this dataset is of the same scene), ``timestamp`` (float64 seconds since the
-      first frame of the scene in the file),
+      ``prev_exists`` (the frame before it in this dataset is of the same scene), ``timestamp`` (float64 seconds since
+      the first frame of the scene in the file),
     - ``cam_names`` (N), ``img_path`` (N), ``images`` {camera: ``img_path``, ``sample_data_token``, ``timestamp``,
       ``height``, ``width``, ``cam2ego``, ``ego2global``; None where the file lacks it},
-    - float64 ``cam2img``, ``lidar2cam``, ``lidar2img`` (N, 4, 4), ``ego2global``, ``lidar2ego``, ``lidar2global`` (4, 4),
+    - float64 ``cam2img``, ``lidar2cam``, ``lidar2img`` (N, 4, 4), ``ego2global``, ``lidar2ego``, ``lidar2global``
+      (4, 4),
     - in training ``ann_info``: ``gt_bboxes_3d`` (LiDARInstance3DBoxes, 9 values, NaN velocity where unknown),
       ``gt_labels_3d`` (n) int64, and where the file has ``cam_instances`` lists over cameras of ``gt_bboxes`` (m, 4),
       ``gt_bboxes_labels`` (m), ``centers_2d`` (m, 2), ``depths`` (m). Labels count in the order of ``classes``.
@@ -44,8 +46,8 @@ class NuScenesCameraDataset(Det3DDataset):
         pipeline: Transforms.
         metainfo: ``dict(classes=(...))`` chooses classes and their order; default all ten in the file's order.
         data_prefix: {camera or 'img': folder of its images}, relative to ``data_root``; default ``samples/{camera}``.
-        use_valid_flag: Leave out objects without a single LiDAR or radar point (``bbox_3d_isvalid``), as the devkit does
-            in evaluation. With False every annotated object stays, e.g. for unbroken tracks; mmdet3d's own dataset
+        use_valid_flag: Leave out objects without a single LiDAR or radar point (``bbox_3d_isvalid``), as the devkit
+            does in evaluation. With False every annotated object stays, e.g. for unbroken tracks; mmdet3d's own dataset
             would still leave out those without LiDAR points.
         filter_empty_gt: Leave out training frames without any object. Off: a stream needs its empty frames.
         test_mode: No annotation is read.
@@ -60,7 +62,7 @@ class NuScenesCameraDataset(Det3DDataset):
     def __init__(self,
                  ann_file: str,
                  data_root: Optional[str] = None,
-                 pipeline: List[Union[dict, callable]] = (),
+                 pipeline: Sequence[Union[dict, Callable]] = (),
                  metainfo: Optional[dict] = None,
                  data_prefix: Optional[dict] = None,
                  use_valid_flag: bool = True,
@@ -87,7 +89,7 @@ class NuScenesCameraDataset(Det3DDataset):
             load_eval_anns=False,
             **kwargs)
 
-    def load_data_list(self) -> List[dict]:
+    def load_data_list(self) -> list[dict]:
         """Read, order, check and parse the info file."""
         infos = load_infos(self.ann_file)
         for key, value in infos['metainfo'].items():
@@ -100,8 +102,8 @@ class NuScenesCameraDataset(Det3DDataset):
             raise ValueError(f'{self.ann_file}: sample {double} occurs more than once.')
         if not all('scene_token' in entry for entry in entries):
             warnings.warn(
-                f'{self.ann_file} has no scene tokens: frames are ordered by time and each counts as a scene of its own. '
-                f'Add them with `{CREATE_COMMAND} --update {self.ann_file}`.', stacklevel=2)
+                f'{self.ann_file} has no scene tokens: frames are ordered by time and each counts as a scene of its '
+                f'own. Add them with `{CREATE_COMMAND} --update {self.ann_file}`.', stacklevel=2)
         starts, places = {}, {}
         frames = []
         for entry in entries:
@@ -178,7 +180,7 @@ class NuScenesCameraDataset(Det3DDataset):
             ]
         return ann_info
 
-    def filter_data(self) -> List[dict]:
+    def filter_data(self) -> list[dict]:
         """Leave out empty training frames if ``filter_empty_gt``."""
         if self.test_mode or not self.filter_empty_gt:
             return self.data_list

@@ -1,5 +1,4 @@
 """GridMask as an augmentation of normalised batches."""
-from typing import Tuple
 
 import torch
 from mmdet3d.structures.det3d_data_sample import SampleList
@@ -26,7 +25,7 @@ class GridMask(nn.Module):
         super().__init__()
         self.prob, self.ratio = prob, ratio
 
-    def forward(self, imgs: Tensor, data_samples: SampleList) -> Tuple[Tensor, SampleList]:
+    def forward(self, imgs: Tensor, data_samples: SampleList) -> tuple[Tensor, SampleList]:
         """Mask ``imgs`` (..., C, H, W); ``data_samples`` pass through. The preprocessor calls this in training only."""
         *batch, _, height, width = imgs.shape
         period = torch.randint(2, max(height, 3), batch)

@@ -1,5 +1,5 @@
 """Rotation, scale and translation of the LiDAR frame."""
-from typing import Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from mmcv.transforms import BaseTransform

@@ -1,5 +1,5 @@
 """From a frame to what a model takes."""
-from typing import Sequence
+from collections.abc import Sequence
 
 from mmdet3d.datasets.transforms import Pack3DDetInputs
 from mmengine.structures import InstanceData

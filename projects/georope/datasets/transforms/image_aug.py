@@ -1,5 +1,6 @@
 """Resize, crop, flip and rotate: what it does to camera matrices and 2D labels. No pixel is touched here."""
-from typing import NamedTuple, Sequence, Tuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from mmcv.transforms import BaseTransform
@@ -13,10 +14,10 @@ class ImagePlan(NamedTuple):
 
     Pixel coordinates are continuous: (0, 0) is the outer corner of the first pixel, its centre is (.5, .5).
     """
-    source: Tuple[int, int]  # height, width of the file's image
+    source: tuple[int, int]  # height, width of the file's image
     resize: float  # factor, exactly
-    crop: Tuple[int, int]  # x, y of the crop's corner in the resized image; may lie outside: black
-    size: Tuple[int, int]  # height, width of the crop, which is the output
+    crop: tuple[int, int]  # x, y of the crop's corner in the resized image; may lie outside: black
+    size: tuple[int, int]  # height, width of the crop, which is the output
     flip: bool = False  # left to right
     rotate: float = 0.0  # degrees about the centre of the crop, counter-clockwise as seen
 
@@ -85,7 +86,7 @@ class ImageAug(BaseTransform):
             flip=bool(self.rand_flip and np.random.choice([0, 1])),
             rotate=np.random.uniform(*self.rot_lim))
 
-    def plan(self, source: Tuple[int, int], draw: dict) -> ImagePlan:
+    def plan(self, source: tuple[int, int], draw: dict) -> ImagePlan:
         """The plan for an image of ``source`` (height, width) pixels; in a test ``draw`` is not looked at."""
         (height, width), (final_height, final_width) = source, self.final_dim
         if not self.training:
@@ -111,7 +112,7 @@ class ImageAug(BaseTransform):
         return results
 
     def _labels(self, plan: ImagePlan, bboxes: np.ndarray, centers: np.ndarray, labels: np.ndarray,
-                depths: np.ndarray) -> Tuple[np.ndarray, ...]:
+                depths: np.ndarray) -> tuple[np.ndarray, ...]:
         limit = np.array(plan.size[::-1])
         corners = _apply(plan.matrix, bboxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2))
         bboxes = np.concatenate([corners.min(1), corners.max(1)], axis=1)
@@ -128,7 +129,7 @@ class ImageAug(BaseTransform):
                 f'training={self.training})')
 
 
-def uncovered(bboxes: np.ndarray, size: Tuple[int, int]) -> np.ndarray:
+def uncovered(bboxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """Which boxes, given farthest first, are seen if each hides what lies behind it.
 
     Args:
@@ -139,7 +140,8 @@ def uncovered(bboxes: np.ndarray, size: Tuple[int, int]) -> np.ndarray:
         Sorted indices.
     """
     owner = np.full(size, -1, dtype=np.int32)
-    for i, (x1, y1, x2, y2) in enumerate(np.concatenate([np.ceil(bboxes[:, :2]), np.floor(bboxes[:, 2:])], 1).astype(int)):
+    whole = np.concatenate([np.ceil(bboxes[:, :2]), np.floor(bboxes[:, 2:])], axis=1).astype(int)
+    for i, (x1, y1, x2, y2) in enumerate(whole):
         owner[y1:y2, x1:x2] = i
     seen = np.unique(owner)
     return seen[seen >= 0]
@@ -149,7 +151,7 @@ def _apply(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
     return points @ matrix[:2, :2].T + matrix[:2, 2]
 
 
-def _image_size(image: dict) -> Tuple[int, int]:
+def _image_size(image: dict) -> tuple[int, int]:
     """Height, width from the info file, else from the file's header."""
     if image['height'] and image['width']:
         return image['height'], image['width']

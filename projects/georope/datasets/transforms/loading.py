@@ -1,5 +1,5 @@
 """Camera images and annotations into a frame."""
-from typing import List, Optional, Tuple
+from typing import Optional
 
 import cv2
 import mmengine.fileio
@@ -47,7 +47,7 @@ class LoadCameraImages(BaseTransform):
 
     def transform(self, results: dict) -> dict:
         plans = results.pop('image_plans', [None] * len(results['img_path']))
-        images: List[np.ndarray] = []
+        images: list[np.ndarray] = []
         for camera, path, plan in zip(results['cam_names'], results['img_path'], plans):
             try:
                 images.append(self._load(path, plan))
@@ -75,7 +75,7 @@ class LoadCameraImages(BaseTransform):
         return f'{type(self).__name__}(decode={self.decode!r})'
 
 
-def read_image(path: str, resize: float = 1.0) -> Tuple[np.ndarray, int]:
+def read_image(path: str, resize: float = 1.0) -> tuple[np.ndarray, int]:
     """Decode an image, a JPEG at the smallest of 1, 1/2, 1/4, 1/8 of its size that is not below ``resize``.
 
     A rotation tag (EXIF) is not obeyed: calibrations are of the stored pixels.
