@@ -7,6 +7,6 @@ from georope.version import __version__, check_requirements
 
 check_requirements()
 
-from georope import datasets, evaluation, models, visualization  # noqa: E402
+from georope import datasets, engine, evaluation, models, visualization  # noqa: E402
 
-__all__ = ['__version__', 'datasets', 'evaluation', 'models', 'visualization']
+__all__ = ['__version__', 'datasets', 'engine', 'evaluation', 'models', 'visualization']

@@ -1,0 +1,111 @@
+"""Hooks of the tools: plain checkpoints, weights that fit, and one line that says what is trained."""
+from __future__ import annotations
+
+import ast
+
+import numpy as np
+from mmengine.hooks import Hook
+from mmengine.model import is_model_wrapper
+from mmengine.runner import EpochBasedTrainLoop
+
+from georope.registry import HOOKS
+
+
+def _plain(value):
+    """Python numbers for numpy's and dicts for mmengine's, at any depth."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+
+
+@HOOKS.register_module()
+class PlainCheckpointHook(Hook):
+    """Saves plain data only, so that every torch loads the file with ``weights_only=True``.
+
+    What is left out is the history of logged values. It only smooths the log, which starts its windows anew on resume;
+    the whole history is in ``vis_data/scalars.json`` of the run.
+    """
+    priority = 'LOWEST'
+
+    def before_save_checkpoint(self, runner, checkpoint: dict) -> None:
+        hub = checkpoint['message_hub']
+        dropped = hub['log_scalars']
+        checkpoint['message_hub'] = dict(
+            log_scalars={}, runtime_info=_plain(hub['runtime_info']),
+            resumed_keys={key: kept for key, kept in hub['resumed_keys'].items() if key not in dropped})
+        checkpoint['meta'] = _plain(checkpoint['meta'])
+
+
+class CheckWeightsHook(Hook):
+    """Compares each loaded checkpoint with the model.
+
+    Args:
+        strict: every tensor and the encoding must be the same, or it is an error (test, resume). Otherwise the share
+            that fits is logged, and only a checkpoint of which nothing fits is an error (``load_from`` in training).
+    """
+
+    def __init__(self, strict: bool) -> None:
+        self.strict = strict
+
+    def after_load_checkpoint(self, runner, checkpoint: dict) -> None:
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
+        found = {key.removeprefix('module.'): tuple(value.shape)
+                 for key, value in checkpoint.get('state_dict', checkpoint).items() if hasattr(value, 'shape')}
+        fitting = [key for key, shape in expected.items() if found.get(key) == shape]
+        if not self.strict:
+            if not fitting:
+                raise RuntimeError(f'load_from: none of the {len(found)} tensors in the checkpoint fits this model')
+            runner.logger.info(f'load_from: {len(fitting)} of the {len(expected)} tensors of this model come from the '
+                               f'checkpoint, {len(found) - len(fitting)} of its {len(found)} are not used')
+            return
+        differences = [
+            _some('missing in the checkpoint', [key for key in expected if key not in found
+                                                and not key.endswith('num_batches_tracked')]),
+            _some('not in this model', [key for key in found if key not in expected]),
+            _some('of another shape', [key for key in expected if key in found and found[key] != expected[key]]),
+            _other_encoding(checkpoint.get('meta', {}).get('cfg', ''), runner.cfg.pretty_text)]
+        if any(differences):
+            raise RuntimeError('the checkpoint belongs to another model than this config: '
+                               + '; '.join(filter(None, differences)))
+
+
+def _some(what: str, keys: list[str]) -> str:
+    return f"{len(keys)} tensors {what} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})" if keys else ''
+
+
+def _other_encoding(trained: str, current: str) -> str:
+    """Position encodings have few parameters or none, so tensors alone do not tell one from another."""
+    trained, current = _encodings(trained), _encodings(current)
+    return f'trained with encoding {trained}, the config has {current}' if trained and trained != current else ''
+
+
+def _encodings(text: str) -> list[str]:
+    """The ``encoding=`` entries of the model in a config's text, which is parsed and never executed."""
+    try:
+        statements = ast.parse(text).body
+    except SyntaxError:
+        return []
+    models = [node for node in statements if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == 'model']
+    return sorted(ast.unparse(keyword.value) for model in models for keyword in ast.walk(model)
+                  if isinstance(keyword, ast.keyword) and keyword.arg == 'encoding')
+
+
+class TrainingSummaryHook(Hook):
+    """Logs in one line what the batch size, the schedule and the learning rate have become on this machine."""
+
+    def before_train(self, runner) -> None:
+        loader, ranks = runner.train_dataloader, runner.world_size
+        samples, batch = len(loader.dataset), loader.batch_sampler.batch_size
+        accumulation = runner.cfg.optim_wrapper.get('accumulative_counts', 1)
+        by_epoch = isinstance(runner.train_loop, EpochBasedTrainLoop)
+        per_epoch = len(loader) if by_epoch else -(-samples // (batch * ranks))
+        rates = sorted({group.get('initial_lr', group['lr']) for group in runner.optim_wrapper.param_groups})
+        scale = runner.auto_scale_lr or {}
+        scaled = f' (scaled by {batch * ranks / scale["base_batch_size"]:g})' if scale.get('enable') else ''
+        runner.logger.info(
+            f'training on {samples} samples: batch {batch} per process x {ranks} processes x {accumulation} '
+            f'accumulated = {batch * ranks * accumulation}; {per_epoch} iterations per epoch, {runner.max_iters} in all'
+            f', {runner.iter} done; lr {", ".join(f"{rate:g}" for rate in reversed(rates))}{scaled}')
