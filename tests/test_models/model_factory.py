@@ -3,10 +3,11 @@ import zlib
 
 import numpy as np
 import torch
-from georope.models.box_code import to_lidar_boxes
-from georope.registry import MODELS
 from mmdet3d.structures import Det3DDataSample
 from mmengine.structures import InstanceData
+
+from georope.models.box_code import to_lidar_boxes
+from georope.registry import MODELS
 
 PC_RANGE = [-51.2, -51.2, -5.0, 51.2, 51.2, 3.0]
 POSITION_RANGE = [-61.2, -61.2, -10.0, 61.2, 61.2, 10.0]

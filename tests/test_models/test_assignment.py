@@ -4,11 +4,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from mmengine.structures import InstanceData
+from model_factory import boxes, sample
+
 from georope.models.assignment import Targets, match, read_targets
 from georope.models.box_code import encode
 from georope.registry import TASK_UTILS
-from mmengine.structures import InstanceData
-from model_factory import boxes, sample
 
 
 def assigner(with_velocity=False):
@@ -81,7 +82,8 @@ def test_read_targets():
     assert empty.boxes.shape == (0, 9) and empty.codes.shape == (0, 10)
 
 
-@pytest.mark.parametrize('column, value', [(0, math.nan), (2, math.inf), (3, 0.0), (4, -1.0), (6, math.nan), (7, math.inf)])
+@pytest.mark.parametrize('column, value', [
+    (0, math.nan), (2, math.inf), (3, 0.0), (4, -1.0), (6, math.nan), (7, math.inf)])
 def test_bad_boxes_name_the_sample(column, value):
     data_sample = sample('the-token', num_boxes=2)
     data_sample.gt_instances_3d.bboxes_3d.tensor[1, column] = value

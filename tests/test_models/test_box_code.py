@@ -4,12 +4,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from georope.models import box_code
-from georope.models.box_code import NMSFreeCoder, decode, encode, from_lidar_boxes, to_lidar_boxes
 from hypothesis import given
 from hypothesis import strategies as st
 from mmdet3d.structures import LiDARInstance3DBoxes
 from model_factory import POSITION_RANGE, boxes
+
+from georope.models import box_code
+from georope.models.box_code import NMSFreeCoder, decode, encode, from_lidar_boxes, to_lidar_boxes
 
 number = st.floats(-50, 50, width=32)
 size = st.floats(0.125, 32, width=32)

@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 import torch
-from georope.models.cameras import padded_tokens, stack_matrices
 from model_factory import cameras, metas, sample
+
+from georope.models.cameras import padded_tokens, stack_matrices
 
 CPU = torch.device('cpu')
 

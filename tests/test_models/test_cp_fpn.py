@@ -1,5 +1,6 @@
 import pytest
 import torch
+
 from georope.registry import MODELS
 
 

@@ -2,9 +2,10 @@ import math
 
 import pytest
 import torch
+from model_factory import PC_RANGE, boxes
+
 from georope.models.assignment import Targets
 from georope.models.denoising import Denoising
-from model_factory import PC_RANGE, boxes
 
 PC_RANGE = torch.tensor(PC_RANGE)
 

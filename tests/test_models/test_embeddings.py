@@ -1,10 +1,18 @@
 import numpy as np
 import pytest
 import torch
-from georope.models.embeddings import (MLN, cone_code, frustum_coordinates, inverse_sigmoid, lid_depths, sine_embedding,
-                                       sine_embedding_3d)
-from georope.rope import Rays
 from model_factory import POSITION_RANGE, cameras
+
+from georope.models.embeddings import (
+    MLN,
+    cone_code,
+    frustum_coordinates,
+    inverse_sigmoid,
+    lid_depths,
+    sine_embedding,
+    sine_embedding_3d,
+)
+from georope.rope import Rays
 
 
 def test_golden(shared):

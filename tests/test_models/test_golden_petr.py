@@ -4,11 +4,12 @@ import json
 import numpy as np
 import pytest
 import torch
-from georope.models.box_code import to_lidar_boxes
-from georope.registry import MODELS
 from mmdet3d.structures import Det3DDataSample
 from mmengine.structures import InstanceData
 from model_factory import RECIPE, seeded
+
+from georope.models.box_code import to_lidar_boxes
+from georope.registry import MODELS
 
 LOGITS, BOXES = 1e-4, 1e-3
 
@@ -27,7 +28,8 @@ def head(golden):
 
 def build(golden, **options):
     # The fixture is a released model's arithmetic: focal lengths in the reference's token order, no dropout.
-    head = MODELS.build(dict(RECIPE, num_query=50, decoder=dict(dropout=0.0), intrinsics_in_camera_order=False) | options)
+    config = dict(RECIPE, num_query=50, decoder=dict(dropout=0.0), intrinsics_in_camera_order=False) | options
+    head = MODELS.build(config)
     state = {name: seeded(name, shape, rule) for name, shape, rule in golden[0]['state'] if rule != 'fixed'}
     for name in list(state):
         for branch in ('cls_branches', 'reg_branches'):

@@ -21,7 +21,8 @@ class CPFPN(BaseModule):
         num_outs: levels returned, at most as many as come in.
     """
 
-    def __init__(self, in_channels: Sequence[int], out_channels: int, num_outs: int, init_cfg: dict | None = None) -> None:
+    def __init__(self, in_channels: Sequence[int], out_channels: int, num_outs: int,
+                 init_cfg: dict | None = None) -> None:
         super().__init__(init_cfg or dict(type='Xavier', layer='Conv2d', distribution='uniform'))
         if not 1 <= num_outs <= len(in_channels):
             raise ValueError(f'CPFPN: num_outs={num_outs} is not between 1 and the {len(in_channels)} levels of '

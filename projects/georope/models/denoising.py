@@ -63,7 +63,7 @@ class Denoising:
 
     @property
     def positive_share(self) -> float:
-        """Share of the noisy objects that keep their class, on average: the ball of radius ``split`` in the noise cube."""
+        """Share of the noisy objects that keep their class: a ball of radius ``split`` in the cube of moves."""
         return min(math.pi / 6 * (self.split / self.noise_scale) ** 3, 1.0) if self.noise_scale else 1.0
 
     def sample_noise(self, num: int, device: torch.device) -> Tensor:
@@ -98,6 +98,7 @@ class Denoising:
         reference_points[sample, slot] = centre
         empty = torch.ones(reference_points.shape[:2], dtype=torch.bool, device=device)
         empty[sample, slot] = False
-        group = torch.cat((torch.arange(self.groups).repeat_interleave(slots), torch.full((num_query, ), -1))).to(device)
+        group = torch.arange(self.groups).repeat_interleave(slots)
+        group = torch.cat((group, torch.full((num_query, ), -1))).to(device)
         mask = (group >= 0) & (group != group[:, None])
         return DenoisingQueries(reference_points, empty, mask, sample, slot, labels, box_code.encode(boxes))

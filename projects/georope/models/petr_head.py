@@ -23,7 +23,7 @@ from .assignment import Targets, match, read_targets
 from .cameras import padded_tokens, sample_name, stack_matrices
 from .decoder import PETRDecoder
 from .denoising import Denoising, DenoisingQueries
-from .embeddings import (MLN, SEGate, cone_code, frustum_coordinates, inverse_sigmoid, lid_depths, sine_embedding_3d)
+from .embeddings import MLN, SEGate, cone_code, frustum_coordinates, inverse_sigmoid, lid_depths, sine_embedding_3d
 
 DEPTH_BINS = 64
 
@@ -43,9 +43,9 @@ class PETRHead(BaseModule):
         embed_dims: channels of tokens and queries.
         num_query: learned queries.
         stride: pixels per cell of the feature map.
-        position_embedding: True keeps PETR's 3D position embedding, its gate and the cone alignment ("hybrid" where there
-            is a rotary encoding as well); False builds none of them ("replace"), so that no camera or world coordinate
-            enters the content of a token. The norm inside the alignment stays either way.
+        position_embedding: True keeps PETR's 3D position embedding, its gate and the cone alignment ("hybrid" where
+            there is a rotary encoding as well); False builds none of them ("replace"), so that no camera or world
+            coordinate enters the content of a token. The norm inside the alignment stays either way.
         encoding: the rotary encoding of cross-attention; None for none.
         decoder: arguments of ``PETRDecoder``.
         denoising: arguments of ``Denoising``; None for none.
@@ -124,8 +124,8 @@ class PETRHead(BaseModule):
 
         Returns:
             dict of ``logits`` (layers, B, num_query, num_classes) and ``codes`` (layers, B, num_query, 10), see
-            ``box_code``; with ``denoising`` also ``dn_logits`` (layers, M, num_classes) and ``dn_codes`` (layers, M, 10)
-            of its M noisy objects. float32.
+            ``box_code``; with ``denoising`` also ``dn_logits`` (layers, M, num_classes) and ``dn_codes``
+            (layers, M, 10) of its M noisy objects. float32.
         """
         batch, cameras, _, *size = features.shape
         lidar2img = stack_matrices(metas, 'lidar2img', cameras, 4, features.device)
@@ -172,9 +172,9 @@ class PETRHead(BaseModule):
 
         Returns:
             ``loss_cls`` and ``loss_bbox`` of the last decoder layer, ``d0.loss_cls`` ... of the others; likewise
-            ``dn_loss_cls`` ... when denoising is on (0 in a batch without objects). Each is a sum over all ranks divided
-            by the number of objects of all ranks and multiplied by the number of ranks, so that averaged gradients are
-            those of one process with the whole batch.
+            ``dn_loss_cls`` ... when denoising is on (0 in a batch without objects). Each is this rank's sum divided by
+            the mean number of objects of a rank, so that gradients averaged over ranks are those of one process with
+            the whole batch.
 
         Raises:
             FloatingPointError: if predictions or losses are not finite; names the samples.
@@ -261,7 +261,8 @@ class PETRHead(BaseModule):
     def _box_loss(self, codes: Tensor, true_codes: Tensor, avg_factor: Tensor) -> Tensor:
         """L1 loss of codes (n, 10) with code weights; an unknown velocity has weight 0."""
         known = true_codes.isfinite()
-        return self.loss_bbox(codes, torch.where(known, true_codes, 0), known * self.code_weights, avg_factor=avg_factor)
+        return self.loss_bbox(codes, torch.where(known, true_codes, 0), known * self.code_weights,
+                              avg_factor=avg_factor)
 
 
 def _mlp(in_channels: int, hidden: int, out_channels: int) -> nn.Sequential:
