@@ -5,9 +5,9 @@ import json
 import os
 
 import numpy as np
-from mmengine import load
 from mmengine.utils import track_iter_progress
 
+from georope.datasets.info_file import load_infos
 from georope.visualization import draw_info_frame, save_image
 
 
@@ -24,7 +24,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    info = load(args.ann_file)
+    info = load_infos(args.ann_file)
     results = None
     if args.results:
         with open(args.results, encoding='utf-8') as file:

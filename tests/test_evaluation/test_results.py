@@ -3,10 +3,10 @@ import json
 import numpy as np
 import pytest
 import torch
-from conftest import CLASSES, predict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from nuscenes.utils.data_classes import Box
+from perfect_detector import CLASSES, predict
 from pyquaternion import Quaternion
 
 from georope.evaluation.results import CAMERA_META, devkit_boxes, guess_attribute, to_global, write_results

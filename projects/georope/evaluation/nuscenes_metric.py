@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from mmengine.dist import all_reduce
 from mmengine.evaluator import BaseMetric
-from mmengine.fileio import load
 from mmengine.logging import MMLogger
 from nuscenes.eval.detection.config import config_factory
 from nuscenes.eval.detection.constants import DETECTION_NAMES
 from nuscenes.eval.detection.data_classes import DetectionMetrics
 
+from georope.datasets.info_file import load_infos
 from georope.evaluation.devkit import evaluate_results, open_tables, split_name
 from georope.evaluation.results import devkit_boxes, to_global, write_results
 from georope.registry import METRICS
@@ -77,10 +77,7 @@ class NuScenesMetric(BaseMetric):
     @functools.cached_property
     def frames(self) -> _Frames:
         """Version and sample tokens of the info file, read once, when the first predictions come."""
-        info = load(self.ann_file)
-        if not isinstance(info, dict) or 'data_list' not in info or 'version' not in info.get('metainfo', {}):
-            raise ValueError(f'{self.ann_file} is not a v2 info file (data_list, metainfo with version); bring it up '
-                             f'to date with `tools/create_data.py --update {self.ann_file}`')
+        info = load_infos(self.ann_file)
         frames = _Frames(info['metainfo']['version'], [entry['token'] for entry in info['data_list']])
         if frames.version == 'v1.0-test' and not self.format_only:
             if self.jsonfile_prefix is None:
