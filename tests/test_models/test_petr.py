@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from mmdet3d.structures import Det3DDataSample
+from mmengine.registry import DefaultScope
 from model_factory import RECIPE, UROPE, cameras, sample
 
 from georope.registry import MODELS
@@ -58,6 +59,16 @@ def test_loss_and_predict(model):
         assert prediction.pred_instances_3d.bboxes_3d.tensor.shape == (len(prediction.pred_instances_3d.scores_3d), 9)
     raw = call(model, batch((64, 96)), 'tensor', False)
     assert raw['logits'].shape == (2, 1, 10, 10)
+
+
+def test_grid_mask_in_training_only():
+    with DefaultScope.overwrite_default_scope('mmdet3d'):  # as the runner does
+        masked = build(data_preprocessor=dict(type='mmdet3d.Det3DDataPreprocessor', pad_size_divisor=32,
+                                              batch_augments=[dict(type='georope.GridMask', prob=1.0)]))
+    data = batch((64, 96))
+    images = [masked.data_preprocessor(copy.deepcopy(data), training)['inputs']['imgs'] for training in (True, False)]
+    assert (images[0] == 0).float().mean() > 0.1 > (images[1] == 0).float().mean()
+    assert masked.parse_losses(call(masked, data, 'loss', True))[0].isfinite()
 
 
 def test_odd_sizes(model):

@@ -199,6 +199,8 @@ def test_autocast_leaves_geometry_alone(options):
     rotate = head.encoding.rotate_keys
     head.encoding.rotate_keys = lambda frame, *args, **kwargs: (
         frame is not None and seen[-1].extend((frame.cos, frame.sin)), rotate(frame, *args, **kwargs))[1]
+    dtypes = []
+    head.reg_branches[0].register_forward_hook(lambda module, args, output: dtypes.append(output.dtype))
     results = []
     for enabled in (False, True):
         seen.append([])
@@ -207,6 +209,7 @@ def test_autocast_leaves_geometry_alone(options):
             losses = head.loss(features(1), [sample()])
         results.append(losses)
         sum(losses.values()).backward()
+    assert dtypes == [torch.float32] * 2  # centres in bfloat16 would be half a metre coarse
     assert seen[0] and all(torch.equal(*pair) and pair[0].dtype == torch.float32 for pair in zip(*seen))
     for name, loss in results[1].items():
         assert loss.dtype == torch.float32 and loss.item() == pytest.approx(results[0][name].item(), rel=0.2)

@@ -5,6 +5,7 @@ from georope.rope import NoEncoding, URoPE
 from .assignment import BBox3DL1Cost, HungarianAssigner3D
 from .box_code import NMSFreeCoder
 from .cp_fpn import CPFPN
+from .grid_mask import GridMask
 from .losses import FocalLoss
 from .petr import PETR
 from .petr_head import PETRHead
@@ -13,4 +14,4 @@ from .petr_head import PETRHead
 for _encoding in (NoEncoding, URoPE):
     MODELS.register_module(module=_encoding)
 
-__all__ = ['BBox3DL1Cost', 'CPFPN', 'FocalLoss', 'HungarianAssigner3D', 'NMSFreeCoder', 'PETR', 'PETRHead']
+__all__ = ['BBox3DL1Cost', 'CPFPN', 'FocalLoss', 'GridMask', 'HungarianAssigner3D', 'NMSFreeCoder', 'PETR', 'PETRHead']
