@@ -60,7 +60,7 @@ def load_from_local(filename: str, map_location=None) -> dict:
             "weights_only=False)['state_dict']}, new_path)") from error
     except (RuntimeError, EOFError) as error:
         raise RuntimeError(f'{path} is no readable checkpoint, or an interrupted save cut it short: '
-                           f'{str(error).splitlines()[0]}') from error
+                           f'{str(error).partition(chr(10))[0]}') from error
 
 
 def last_checkpoint(work_dir: str) -> Path | None:

@@ -57,7 +57,7 @@ def _without_gpu(cfg: Config) -> None:
     if cfg.get('sync_bn'):
         raise SystemExit(f'--sync_bn {cfg.sync_bn} needs GPUs, and none was found: SyncBatchNorm has no CPU form')
     if cfg.get('optim_wrapper', {}).get('type') == 'AmpOptimWrapper':
-        print_log('No GPU was found: training in float32 (OptimWrapper instead of AmpOptimWrapper)', level='WARNING')
+        print_log('no GPU was found: training in float32 (OptimWrapper instead of AmpOptimWrapper)')
         cfg.optim_wrapper.type = 'OptimWrapper'
         for key in _AMP_ONLY:
             cfg.optim_wrapper.pop(key, None)

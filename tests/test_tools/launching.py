@@ -1,0 +1,44 @@
+"""Runs the tools: in this process where that is enough (importing mmdet3d takes seconds), else as a user would."""
+import importlib.util
+import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+TOOLS = Path(__file__).resolve().parents[2] / 'tools'
+_names = (f'run{number}' for number in itertools.count())
+
+
+def main(tool: str, config: Path, *arguments) -> None:
+    """Calls main() of tools/<tool>.py. The name keeps mmengine's global logger and message hub of two runs apart."""
+    spec = importlib.util.spec_from_file_location(f'tool_{tool}', TOOLS / f'{tool}.py')
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    if '--cfg-options' not in arguments:
+        arguments = (*arguments, '--cfg-options')
+    argv = [tool, config, *arguments, f'experiment_name={next(_names)}']
+    with mock.patch.object(sys, 'argv', [str(part) for part in argv]), mock.patch.dict(os.environ):
+        module.main()
+
+
+def run(*command, timeout: float = 120) -> subprocess.CompletedProcess:
+    """Runs a command on one thread and without GPU, from a directory that is not ours."""
+    env = {**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '-1',
+           'PATH': f'{Path(sys.executable).parent}:{os.environ["PATH"]}', 'PYTHONPATH': str(Path(__file__).parent)}
+    return subprocess.run([str(part) for part in command], cwd='/', env=env, text=True, timeout=timeout,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def scalars(work_dir: Path, key: str) -> list:
+    """A logged value over all runs of a work dir, in the order of time."""
+    logs = sorted(work_dir.glob('*/vis_data/scalars.json'), key=lambda path: path.stat().st_mtime)
+    entries = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+    return [entry[key] for entry in entries if key in entry]
+
+
+def log(work_dir: Path) -> str:
+    """The text log of all runs of a work dir."""
+    return '\n'.join(path.read_text() for path in sorted(work_dir.glob('*/*.log')))

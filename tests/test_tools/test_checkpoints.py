@@ -1,0 +1,173 @@
+"""Checkpoints: what mmengine and we save can be read, nothing that could run code is, and the rest says why not."""
+import os
+import pickle
+from pathlib import Path
+from pickle import UnpicklingError
+
+import numpy as np
+import pytest
+import torch
+from launching import log, main
+from mmengine.logging import HistoryBuffer
+from mmengine.runner.checkpoint import CheckpointLoader
+from tiny_model import CONFIG, STOCK_CONFIG
+
+from georope.engine import last_checkpoint
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / 'tiny.py'
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture(scope='module')
+def trained(tmp_path_factory) -> Path:
+    """Two epochs of the tiny model; the folder holds tiny.py, stock.py and the work dirs of both."""
+    folder = tmp_path_factory.mktemp('trained')
+    for name, text in ('tiny', CONFIG), ('stock', STOCK_CONFIG):
+        (folder / f'{name}.py').write_text(text)
+        main('train', folder / f'{name}.py', '--work-dir', folder / name, '--cfg-options', 'train_cfg.max_epochs=2')
+    return folder
+
+
+def load(path):
+    return CheckpointLoader.load_checkpoint(str(path), map_location='cpu')
+
+
+def test_our_checkpoints_are_plain_data(trained):
+    """Any torch and any tool reads them, without an allow-list."""
+    checkpoint = torch.load(trained / 'tiny/epoch_2.pth', weights_only=True)
+    assert checkpoint['meta']['epoch'] == 2 and checkpoint['optimizer']['state'] and checkpoint['param_schedulers']
+    assert checkpoint['message_hub']['runtime_info']['iter'] == 11
+
+
+def test_checkpoints_of_mmengine_load_with_their_history(trained):
+    with pytest.raises(UnpicklingError):
+        torch.load(trained / 'stock/epoch_2.pth', weights_only=True)  # or this test shows nothing
+    history = load(trained / 'stock/epoch_2.pth')['message_hub']['log_scalars']['train/loss']
+    assert isinstance(history, HistoryBuffer) and len(history.data[0]) == 12 and history.statistics('mean') > 0
+
+
+@pytest.mark.parametrize('name', ['tiny', 'stock'])
+@pytest.mark.parametrize('tool', ['test', 'resume'])
+def test_both_are_tested_and_resumed(trained, tmp_path, name, tool):
+    checkpoint = trained / name / 'epoch_2.pth'
+    if tool == 'test':
+        main('test', trained / f'{name}.py', checkpoint, '--work-dir', tmp_path)
+        assert 'tiny/count: 12' in log(tmp_path)
+    else:
+        main('train', trained / f'{name}.py', '--work-dir', tmp_path, '--resume', checkpoint)
+        assert 'resumed epoch: 2, iter: 12' in log(tmp_path) and (tmp_path / 'epoch_4.pth').is_file()
+
+
+class Attack:
+    """Pickles as a call of ``function``."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+def attacks(marker: Path) -> dict:
+    order = f'touch {marker}'
+    array = np.empty(1, dtype=object)
+    array[0] = Attack(os.system, order)
+    history = HistoryBuffer([1.0], [1])
+    history.extra = Attack(os.system, order)
+    return {
+        'os.system': Attack(os.system, order),
+        'eval': Attack(eval, f'__import__("os").system("{order}")'),
+        'getattr': Attack(getattr, 'text', 'format'),
+        'getattr of an allowed class': Attack(getattr, HistoryBuffer, '__init__'),
+        'object array': array,
+        'inside a history': history,
+    }
+
+
+@pytest.mark.parametrize('name', list(attacks(Path())))
+@pytest.mark.parametrize('way', ['load_from', 'resume', 'last checkpoint', 'test'])
+def test_a_file_that_would_run_code_is_refused(config, tmp_path, name, way):
+    marker, path = tmp_path / 'marker', tmp_path / 'epoch_9.pth'
+    torch.save({'state_dict': {}, 'meta': attacks(marker)[name]}, path)
+    if name == 'os.system':
+        torch.load(path, weights_only=False)
+        assert marker.exists()  # the attack is real
+        marker.unlink()
+    (tmp_path / 'last_checkpoint').write_text(str(path))
+    arguments = {'load_from': ['--cfg-options', f'load_from={path}'], 'resume': ['--resume', path],
+                 'last checkpoint': ['--resume'], 'test': []}[way]
+    with pytest.raises(UnpicklingError, match=f'{path} was not loaded.*could run any code'):
+        if way == 'test':
+            main('test', config, path, '--work-dir', tmp_path)
+        else:
+            main('train', config, '--work-dir', tmp_path, *arguments)
+    assert not marker.exists()
+
+
+def test_a_plain_pickle_is_refused(tmp_path):
+    (tmp_path / 'a.pth').write_bytes(pickle.dumps(Attack(os.system, f'touch {tmp_path}/marker')))
+    with pytest.raises(UnpicklingError, match='a.pth was not loaded'):
+        load(tmp_path / 'a.pth')
+    assert not (tmp_path / 'marker').exists()
+
+
+@pytest.mark.parametrize('length', [0, 100, 2000])
+def test_a_file_cut_short_says_so(trained, tmp_path, length):
+    (tmp_path / 'a.pth').write_bytes((trained / 'tiny/epoch_2.pth').read_bytes()[:length])
+    with pytest.raises((RuntimeError, UnpicklingError), match='a.pth'):
+        load(tmp_path / 'a.pth')
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match='no checkpoint .*absent.pth'):
+        load(tmp_path / 'absent.pth')
+
+
+def test_last_checkpoint(tmp_path):
+    assert last_checkpoint(tmp_path) is None
+    (tmp_path / 'last_checkpoint').write_text('./work_dirs/elsewhere/epoch_3.pth')
+    with pytest.raises(FileNotFoundError, match='epoch_3.pth, which is not beside it'):
+        last_checkpoint(tmp_path)
+    (tmp_path / 'epoch_3.pth').touch()
+    assert last_checkpoint(str(tmp_path)) == tmp_path / 'epoch_3.pth'
+
+
+OTHERS = {
+    'model.channels=4': ('of another shape', []),
+    'model.encoding.anchors=[5]': (r"encoding .*anchors=\[5, 45\].* the config has .*anchors=\[5\]", []),
+    'model.encoding.type=georope.NoEncoding': ('encoding', []),
+}
+
+
+@pytest.mark.parametrize('change', OTHERS)
+@pytest.mark.parametrize('way', ['resume', 'test'])
+def test_weights_of_another_model_are_refused(trained, tmp_path, change, way):
+    message, more = OTHERS[change]
+    checkpoint = trained / 'tiny/epoch_2.pth'
+    arguments = [checkpoint] if way == 'test' else ['--resume', checkpoint]
+    with pytest.raises(RuntimeError, match=f'another model than this config: .*{message}'):
+        main('test' if way == 'test' else 'train', trained / 'tiny.py', *arguments, '--work-dir', tmp_path,
+             '--cfg-options', change, *more)
+
+
+def test_missing_and_unexpected_tensors_are_named(trained, tmp_path):
+    checkpoint = torch.load(trained / 'tiny/epoch_2.pth', weights_only=True)
+    weights = checkpoint['state_dict']
+    weights['head'] = weights.pop('linear.bias')
+    torch.save(checkpoint, tmp_path / 'a.pth')
+    with pytest.raises(RuntimeError, match=r'1 tensors missing in the checkpoint \(linear.bias\); '
+                                           r'1 tensors not in this model \(head\)'):
+        main('test', trained / 'tiny.py', tmp_path / 'a.pth', '--work-dir', tmp_path)
+
+
+def test_load_from_tells_the_share_that_fits(trained, tmp_path):
+    torch.save({'state_dict': {'linear.bias': torch.ones(1), 'other': torch.ones(2)}}, tmp_path / 'a.pth')
+    main('train', trained / 'tiny.py', '--work-dir', tmp_path, '--cfg-options', f'load_from={tmp_path}/a.pth')
+    assert '1 of the 2 tensors of this model come from the checkpoint, 1 of its 2 are not used' in log(tmp_path)
+    torch.save({'other': torch.ones(2)}, tmp_path / 'b.pth')
+    with pytest.raises(RuntimeError, match='none of the 1 tensors in the checkpoint fits'):
+        main('train', trained / 'tiny.py', '--work-dir', tmp_path, '--cfg-options', f'load_from={tmp_path}/b.pth')

@@ -1,0 +1,115 @@
+"""tools/train.py on the tiny model: flags, what it says before training, interruption and resume."""
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from launching import TOOLS, log, main, run, scalars
+from mmengine.device import get_device
+from tiny_model import CONFIG
+
+on_cpu = pytest.mark.skipif(get_device() != 'cpu', reason='this machine has a GPU')
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / 'tiny.py'
+    path.write_text(CONFIG)
+    return path
+
+
+def weights(path: Path) -> torch.Tensor:
+    state = torch.load(path, weights_only=True)['state_dict']
+    return torch.cat([value.flatten() for value in state.values()])
+
+
+@pytest.mark.parametrize('kill', [False, True], ids=['ctrl-c', 'kill -9'])
+def test_interrupted_and_resumed_equals_straight(config, tmp_path, kill):
+    """Same order of samples, losses, learning rates and weights: all that depends on seed and epoch alone."""
+    straight, broken = tmp_path / 'straight', tmp_path / 'broken'
+    main('train', config, '--work-dir', straight)
+    interrupt = ['--cfg-options', 'custom_hooks.0.iteration=15', f'custom_hooks.0.kill={kill}']
+    if kill:
+        done = run(sys.executable, TOOLS / 'train.py', config, '--work-dir', broken, *interrupt)
+        assert done.returncode == -signal.SIGKILL
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            main('train', config, '--work-dir', broken, *interrupt)
+    assert not (broken / 'epoch_3.pth').exists()
+    main('train', config, '--work-dir', broken, '--resume')
+    losses, again = scalars(straight, 'loss'), scalars(broken, 'loss')
+    assert len(losses) == 24 and len(again) == 15 + 12  # the last whole epoch was the second
+    np.testing.assert_allclose(again[-12:], losses[-12:], rtol=1e-6)
+    np.testing.assert_allclose(scalars(broken, 'lr')[-12:], scalars(straight, 'lr')[-12:], rtol=1e-6)
+    torch.testing.assert_close(weights(broken / 'epoch_4.pth'), weights(straight / 'epoch_4.pth'), rtol=0, atol=1e-7)
+
+
+def test_epochs_are_shuffled_by_seed_and_epoch(config, tmp_path):
+    """Two runs see the samples in one order, another seed in another, and each epoch has its own."""
+    losses = []
+    for number, seed in enumerate([3, 3, 4]):
+        work_dir = tmp_path / str(number)
+        main('train', config, '--work-dir', work_dir, '--cfg-options', 'optim_wrapper.optimizer.lr=0.',
+             'train_cfg.max_epochs=2', f'randomness.seed={seed}', f'load_from={constant_weights(tmp_path)}')
+        losses.append(np.array(scalars(work_dir, 'loss')).reshape(2, 6))
+    np.testing.assert_array_equal(losses[0], losses[1])
+    assert not np.allclose(losses[0], losses[2]) and not np.allclose(losses[0][0], losses[0][1])
+
+
+def constant_weights(folder: Path) -> Path:
+    torch.save({'linear.weight': torch.ones(1, 3) / 2, 'linear.bias': torch.ones(1)}, folder / 'constant.pth')
+    return folder / 'constant.pth'
+
+
+def test_resume_without_a_checkpoint_keeps_the_initial_weights(config, tmp_path):
+    main('train', config, '--work-dir', tmp_path / 'w', '--resume', '--cfg-options', 'train_cfg.max_epochs=1',
+         'optim_wrapper.optimizer.lr=0.', f'load_from={constant_weights(tmp_path)}')
+    torch.testing.assert_close(weights(tmp_path / 'w/epoch_1.pth'), torch.tensor([.5, .5, .5, 1]))
+
+
+def test_resume_from_a_work_dir_that_was_moved(config, tmp_path):
+    main('train', config, '--work-dir', tmp_path / 'w', '--cfg-options', 'train_cfg.max_epochs=1')
+    (tmp_path / 'w').rename(tmp_path / 'moved')
+    main('train', config, '--work-dir', tmp_path / 'moved', '--resume', '--cfg-options', 'train_cfg.max_epochs=2')
+    assert 'resumed epoch: 1, iter: 6' in log(tmp_path / 'moved')
+
+
+def test_says_what_is_trained(config, tmp_path):
+    main('train', config, '--work-dir', tmp_path, '--auto-scale-lr', '--cfg-options',
+         'optim_wrapper.accumulative_counts=2', 'train_dataloader.batch_size=5', 'train_cfg.max_epochs=1')
+    assert ('training on 12 samples: batch 5 per process x 1 processes x 2 accumulated = 10; 3 iterations per epoch, '
+            '3 in all, 0 done; lr 0.0625 (scaled by 0.625)') in log(tmp_path)
+
+
+@on_cpu
+def test_a_config_with_amp_trains_without_gpu(config, tmp_path, capsys):
+    main('train', config, '--work-dir', tmp_path, '--cfg-options', 'optim_wrapper.type=AmpOptimWrapper',
+         'optim_wrapper.loss_scale=dynamic', 'train_cfg.max_epochs=1')
+    assert (tmp_path / 'epoch_1.pth').is_file()
+    assert 'no GPU was found: training in float32' in capsys.readouterr().out
+
+
+REFUSED = {
+    'absent config': (['absent.py'], 'no such file: absent.py'),
+    'amp': (['--amp'], '--amp needs a GPU'),
+    'sync_bn': (['--sync_bn', 'torch'], '--sync_bn torch needs GPUs'),
+    'slurm': (['--launcher', 'slurm'], '--launcher slurm needs GPUs'),
+    'scale': (['--auto-scale-lr', '--cfg-options', 'auto_scale_lr=None'], '--auto-scale-lr needs auto_scale_lr'),
+}
+
+
+@on_cpu
+@pytest.mark.parametrize('name', REFUSED)
+def test_refuses_in_one_line(config, tmp_path, capsys, name):
+    arguments, message = REFUSED[name]
+    with pytest.raises(SystemExit) as stopped:
+        main('train', *(['absent.py'] if 'absent' in name else [config, '--work-dir', tmp_path, *arguments]))
+    assert message in f'{stopped.value}{capsys.readouterr().err}'
+
+
+def test_test_refuses_an_absent_checkpoint(config, capsys):
+    with pytest.raises(SystemExit):
+        main('test', config, 'absent.pth')
+    assert 'argument checkpoint: no such file: absent.pth' in capsys.readouterr().err
