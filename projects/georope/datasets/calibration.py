@@ -77,6 +77,12 @@ def check_motion(path: str, frames: list[dict]) -> None:
     findings = []
     previous = None
     for frame in frames:
+        if previous is not None and previous['scene_token'] == frame['scene_token']:
+            moved = np.linalg.norm(frame['ego2global'][:3, 3] - previous['ego2global'][:3, 3])
+            gap = frame['timestamp'] - previous['timestamp']
+            if frame['scene_token'] and moved > 1 + MAX_SPEED * gap:
+                findings.append(f'frame {frame["token"]}: the ego moved {moved:.0f} m within {gap:.2f} s after frame '
+                                f'{previous["token"]}')
         for camera, lidar2cam in zip(frame['cam_names'], frame['lidar2cam']):
             image = frame['images'][camera]
             if image['cam2ego'] is None:
@@ -89,12 +95,6 @@ def check_motion(path: str, frames: list[dict]) -> None:
             if distance > ROUNDING + MAX_SPEED * gap or angle > ROUNDING + MAX_TURN * gap:
                 findings.append(f'frame {frame["token"]}, camera {camera}: lidar2cam is {distance:.2f} m and '
                                 f'{np.degrees(angle):.1f} degrees from its cam2ego, lidar2ego and ego poses')
-        if previous is not None and previous['scene_token'] == frame['scene_token']:
-            moved = np.linalg.norm(frame['ego2global'][:3, 3] - previous['ego2global'][:3, 3])
-            gap = frame['timestamp'] - previous['timestamp']
-            if frame['scene_token'] and moved > 1 + MAX_SPEED * gap:
-                findings.append(f'frame {frame["token"]}: the ego moved {moved:.0f} m within {gap:.2f} s after frame '
-                                f'{previous["token"]}')
         previous = frame
     if findings:
         shown = '\n  '.join(findings[:5]) + (f'\n  and {len(findings) - 5} more' if len(findings) > 5 else '')

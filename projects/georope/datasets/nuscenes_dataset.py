@@ -20,7 +20,7 @@ class NuScenesCameraDataset(Det3DDataset):
 
     Scenes are ordered by their first timestamp, whatever the order in the file. LiDAR files are never opened and
     ``lidar_points`` may be missing: the "LiDAR frame" is then the ego frame. Cameras: any number, the same in all
-    frames, in the order of :data:`georope.datasets.info_file.CAMERAS`, others after them as in the file. No frame is
+    frames, in the order of :data:`georope.datasets.info_file.CAMERAS`, others after them as in the first frame. No frame is
     ever replaced by another one; what is wrong with a frame is an error that names it.
 
     A frame holds
@@ -104,9 +104,14 @@ class NuScenesCameraDataset(Det3DDataset):
             warnings.warn(
                 f'{self.ann_file} has no scene tokens: frames are ordered by time and each counts as a scene of its '
                 f'own. Add them with `{CREATE_COMMAND} --update {self.ann_file}`.', stacklevel=2)
+        self.cameras = camera_order(entries[0]['images']) if entries else []
         starts, places = {}, {}
         frames = []
         for entry in entries:
+            if set(entry['images']) != set(self.cameras):
+                raise ValueError(
+                    f'{self.ann_file}: sample {entry["token"]} has the cameras {list(entry["images"])}, sample '
+                    f'{entries[0]["token"]} has {self.cameras}; all frames need the same ones.')
             scene = entry.get('scene_token', '')
             starts.setdefault(scene, entry['timestamp'])
             places[scene] = places.get(scene, -1) + 1
@@ -116,10 +121,6 @@ class NuScenesCameraDataset(Det3DDataset):
                 if image['timestamp'] is not None:
                     image['timestamp'] -= starts[scene]
             frame.setdefault('frame_idx', places[scene])
-            if frame['cam_names'] != (frames or [frame])[0]['cam_names']:
-                raise ValueError(
-                    f'{self.ann_file}: sample {frame["token"]} has the cameras {frame["cam_names"]}, sample '
-                    f'{frames[0]["token"]} has {frames[0]["cam_names"]}; all frames need the same ones.')
             frames.append(frame)
         check_motion(self.ann_file, frames)
         return frames
@@ -134,7 +135,7 @@ class NuScenesCameraDataset(Det3DDataset):
         frame['lidar2ego'] = as_pose(lidar2ego, where + 'lidar_points.lidar2ego')
         frame['lidar2global'] = frame['ego2global'] @ frame['lidar2ego']
 
-        frame['cam_names'] = camera_order(info['images'])
+        frame['cam_names'] = list(self.cameras)
         frame['images'] = {}
         matrices = dict(cam2img=[], lidar2cam=[])
         for name in frame['cam_names']:
@@ -170,7 +171,7 @@ class NuScenesCameraDataset(Det3DDataset):
             gt_labels_3d=np.array([self._label(item['bbox_label_3d']) for item in instances], dtype=np.int64))
         if 'cam_instances' in info:
             per_camera = [[item for item in info['cam_instances'].get(name, []) if self._label(item['bbox_label']) >= 0]
-                          for name in camera_order(info['images'])]
+                          for name in self.cameras]
             for key, name, shape in (('gt_bboxes', 'bbox', (-1, 4)), ('centers_2d', 'center_2d', (-1, 2)),
                                      ('depths', 'depth', (-1, ))):
                 ann_info[key] = [np.array([item[name] for item in items], dtype=np.float32).reshape(shape)
