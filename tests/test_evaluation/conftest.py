@@ -1,6 +1,8 @@
-"""Ground truth of real tables, as tables and as predictions."""
+"""Ground truth of real and synthetic tables, as tables and as predictions."""
 import pytest
 from perfect_detector import Tables, open_truth
+
+from georope.toy import make_toy_nuscenes
 
 
 @pytest.fixture(scope='session')
@@ -10,6 +12,9 @@ def mini_val(shared, tmp_path_factory) -> Tables:
 
 
 @pytest.fixture(scope='session')
-def four_frames(shared, tmp_path_factory) -> Tables:
-    """Four key frames of scene-0103, enough where the numbers do not matter."""
-    return open_truth(shared / 'data' / 'nuscenes_scene0103', tmp_path_factory)
+def toy(tmp_path_factory) -> Tables:
+    """Seven synthetic frames of all ten classes: one empty, some velocities unknown, coordinates far from 0."""
+    root = make_toy_nuscenes(
+        tmp_path_factory.mktemp('toy') / 'set', scenes=(0, 1), samples_per_scene=7, image_size=(90, 160), num_cameras=1,
+        edge_cases=('empty_frame', 'single_observation', 'zero_points', 'far_origin'), progress=False)
+    return open_truth(root, tmp_path_factory)

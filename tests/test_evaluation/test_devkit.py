@@ -71,13 +71,21 @@ def test_ground_truth_scores_one_for_every_class_that_occurs(mini_val, tmp_path)
     assert metrics.get_label_tp('car', 'vel_err') == pytest.approx(0, abs=1e-6)
 
 
-def test_names_of_splits(mini_val):
-    assert split_name(mini_val.nusc, mini_val.tokens) == 'mini_val'
-    assert split_name(mini_val.nusc, mini_val.tokens[:-1]) is None
+def test_toy_ground_truth_scores_one(toy, tmp_path):
+    path = str(tmp_path / 'truth.json')
+    write_results(path, ground_truth_results(toy.nusc, toy.tokens))
+    metrics = evaluate_results(toy.nusc, path, toy.tokens, str(tmp_path))
+    assert metrics.mean_ap == pytest.approx(1) and metrics.nd_score == pytest.approx(1)
+    same(metrics.serialize(), official(toy.nusc, path, 'mini_val', tmp_path / 'theirs'))
 
 
-def test_wrong_tables_are_named(mini_val):
+def test_names_of_splits(toy):
+    assert split_name(toy.nusc, toy.tokens) == 'mini_val'
+    assert split_name(toy.nusc, toy.tokens[:-1]) is None
+
+
+def test_wrong_tables_are_named(toy):
     with pytest.raises(FileNotFoundError, match='v1.0-trainval'):
-        open_tables('v1.0-trainval', mini_val.nusc.dataroot, mini_val.tokens)
-    with pytest.raises(ValueError, match='1 of 82 frames .* e.g. foreign'):
-        open_tables('v1.0-mini', mini_val.nusc.dataroot, [*mini_val.tokens, 'foreign'])
+        open_tables('v1.0-trainval', toy.nusc.dataroot, toy.tokens)
+    with pytest.raises(ValueError, match='1 of 8 frames .* e.g. foreign'):
+        open_tables('v1.0-mini', toy.nusc.dataroot, [*toy.tokens, 'foreign'])

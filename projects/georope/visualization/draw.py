@@ -145,8 +145,10 @@ def draw_camera(image: np.ndarray, lidar2img: np.ndarray, predictions: Boxes | N
                 else:
                     _line(image, start, end, colour, 2 if extent > 40 else 1)
             if not truth and centre[i, 2] > NEAR and extent > 16:
-                texts.append((float(np.clip((low[0] + high[0]) / 2, 0, width)), float(max(low[1] - 3, 16)),
-                              f'{boxes.names[i]} {boxes.scores[i]:.2f}', colour, 11, 'mb'))
+                text = f'{boxes.names[i]} {boxes.scores[i]:.2f}'
+                margin = min(_font(11).getlength(text) / 2 + 4, width / 2)
+                texts.append((float(np.clip((low[0] + high[0]) / 2, margin, width - margin)),
+                              float(max(low[1] - 3, 16)), text, colour, 11, 'mb'))
     if name:
         texts.append((8, 8, name, TEXT, 13, 'lt'))
     _write(image, _apart(texts[::-1]), boxed=True)

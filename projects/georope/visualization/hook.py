@@ -46,13 +46,12 @@ class DetectionVisualizationHook(Hook):
         folder = os.path.join(runner.work_dir, runner.timestamp, self.test_out_dir)
         classes = runner.test_dataloader.dataset.metainfo['classes']
         for views, sample in zip(data_batch['inputs']['img'], outputs):
-            images = [np.ascontiguousarray(view) for view in views.permute(0, 2, 3, 1).byte().cpu().numpy()]
-            truth = sample.gt_instances_3d if 'gt_instances_3d' in sample and len(sample.gt_instances_3d) else None
-            picture = draw_frame(
-                images, np.asarray(sample.lidar2img),
-                Boxes.from_instances(sample.pred_instances_3d, classes).above(self.score_thr),
-                truth and Boxes.from_instances(truth, classes), sample.cam_names,
-                f'{sample.token}   frame {sample.frame_idx}, {sample.timestamp:.1f} s')
+            images = list(views.permute(0, 2, 3, 1).clamp(0, 255).byte().cpu().contiguous().numpy())
+            predictions = Boxes.from_instances(sample.pred_instances_3d, classes).above(self.score_thr)
+            truth = Boxes.from_instances(sample.gt_instances_3d, classes) if 'gt_instances_3d' in sample and \
+                'bboxes_3d' in sample.gt_instances_3d else None
+            picture = draw_frame(images, np.asarray(sample.lidar2img), predictions, truth,
+                                 sample.get('cam_names', ()), f'{sample.token}   frame {sample.get("frame_idx", "?")}')
             save_image(os.path.join(folder, f'{sample.token}.png'), picture)
 
     def after_test(self, runner) -> None:

@@ -6,13 +6,16 @@ import os
 import cv2
 import numpy as np
 
+from georope.datasets.calibration import as_intrinsics, as_pose
 from georope.visualization.boxes import Boxes, yaw_matrices
 from georope.visualization.draw import draw_frame
 
 
 def lidar2global(entry: dict) -> np.ndarray:
     """(4, 4) float64 pose of the LiDAR in the global frame, from one entry of the file's ``data_list``."""
-    return np.array(entry['ego2global'], np.float64) @ np.array(entry['lidar_points']['lidar2ego'], np.float64)
+    where = f'sample {entry["token"]}: '
+    lidar2ego = entry.get('lidar_points', {}).get('lidar2ego', np.eye(4))  # without LiDAR its frame is the ego frame
+    return as_pose(entry['ego2global'], where + 'ego2global') @ as_pose(lidar2ego, where + 'lidar2ego')
 
 
 def ground_truth(entry: dict, categories: dict[str, int]) -> Boxes:
@@ -48,10 +51,10 @@ def load_cameras(entry: dict, data_root: str) -> tuple[list[np.ndarray], np.ndar
         if image is None:
             raise FileNotFoundError(f'sample {entry["token"]}, {name}: no readable image at {" or ".join(paths)}; '
                                     'check --data-root')
-        intrinsics, cam2img = np.array(camera['cam2img'], np.float64), np.eye(4)
-        cam2img[:intrinsics.shape[0], :intrinsics.shape[1]] = intrinsics
         images.append(image)
-        matrices.append(cam2img @ np.array(camera['lidar2cam'], np.float64))
+        where = f'sample {entry["token"]}, {name}'
+        matrices.append(as_intrinsics(camera['cam2img'], f'{where}: cam2img')
+                        @ as_pose(camera['lidar2cam'], f'{where}: lidar2cam'))
     return images, np.stack(matrices), list(entry['images'])
 
 
