@@ -65,9 +65,9 @@ def test_far_moves_become_background():
 @pytest.mark.parametrize('noise_scale, split', [(1.0, 0.75), (0.5, 0.4), (2.0, 0.75), (0.5, 1.0)])
 def test_positive_share(noise_scale, split):
     torch.manual_seed(0)
-    denoising = Denoising(groups=4000, noise_scale=noise_scale, split=split)
+    denoising = Denoising(groups=400, noise_scale=noise_scale, split=split)
     kept = (denoising(targets(5), PC_RANGE, 5, 10).labels != 10).float().mean().item()
-    assert kept == pytest.approx(denoising.positive_share, abs=0.03)
+    assert kept == pytest.approx(denoising.positive_share, abs=0.04)
     assert Denoising(split=0.75).positive_share == pytest.approx(math.pi / 6 * 0.75 ** 3)
 
 

@@ -63,7 +63,7 @@ class Denoising:
 
     @property
     def positive_share(self) -> float:
-        """Share of the noisy objects that keep their class: a ball of radius ``split`` in the cube of moves."""
+        """Expected share of noisy objects that keep their class: a ball of radius ``split`` in the cube of moves."""
         return min(math.pi / 6 * (self.split / self.noise_scale) ** 3, 1.0) if self.noise_scale else 1.0
 
     def sample_noise(self, num: int, device: torch.device) -> Tensor:
