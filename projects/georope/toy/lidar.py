@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-BEAMS, COLUMNS = 32, 480
+BEAMS, COLUMNS = 32, 360
 _ELEVATION = np.radians(np.linspace(-30.67, 10.67, BEAMS))
 _AZIMUTH = np.radians((np.arange(COLUMNS) + 0.5) * 360 / COLUMNS)  # counter-clockwise from x (right)
 _RANGE = 70.0       # m
@@ -12,7 +12,7 @@ _GROUND_INTENSITY, _THING_INTENSITY = 12.0, 40.0
 
 
 _FLAT = np.cos(_ELEVATION)[:, None]
-# Unit vectors of all rays in the LiDAR frame (x right, y forward, z up): (32, 480, 3).
+# Unit vectors of all rays in the LiDAR frame (x right, y forward, z up): (32, 360, 3).
 RAYS = np.stack([_FLAT * np.cos(_AZIMUTH), _FLAT * np.sin(_AZIMUTH),
                  np.broadcast_to(np.sin(_ELEVATION)[:, None], (BEAMS, COLUMNS))], -1)
 _SIGNS = np.stack(np.meshgrid([-1, 1], [-1, 1], [-1, 1]), -1).reshape(-1, 3)

@@ -10,7 +10,7 @@ from .motion import Driving, EgoDrive, Standing, Street, Walking
 from .shapes import Mesh, colour, object_mesh
 
 GROUND_GAP = 0.03  # m between ground and box: ground returns of the LiDAR are never inside a box
-REACH = 60.0       # m: the street is filled, and objects are annotated, this far from the ego car
+REACH = 55.0       # m: the street is filled, and objects are annotated, this far from the ego car
 
 # Zones: offset to the left of the ego lane's middle, m (range drawn from).
 _OFFSETS = dict(lane=(0., 0.), oncoming=(3.5, 3.5), park_right=(-3.7, -3.6), park_left=(7.1, 7.2),

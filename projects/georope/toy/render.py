@@ -83,17 +83,17 @@ class Picture:
 def render(camera: Camera, meshes: list[Mesh], ground: Ground, light: Light) -> Picture:
     """Draw ``meshes`` (posed in the local world) before ground and sky."""
     image = _background(camera, ground, light)
-    depth = np.zeros(camera.size, np.float32)  # inverse depth; ground and sky lie behind everything
     owner = np.full(camera.size, -1, np.int16)
     alone = np.zeros(len(meshes), int)
     if meshes:
-        _draw(camera, meshes, light, image, depth, owner, alone)
+        _draw(camera, meshes, light, image, owner, alone)
     return Picture(cv2.GaussianBlur(np.clip(image, 0, 255).astype(np.uint8), (3, 3), 0.55), owner, alone)
 
 
 def _background(camera, ground, light):
     image = np.empty((*camera.size, 3), np.float32)
-    direction = camera.lens.rays @ camera.rotation.T.astype(np.float32)
+    rays = camera.lens.rays
+    direction = (rays.reshape(-1, 3) @ camera.rotation.T.astype(np.float32)).reshape(rays.shape)
     up = direction[..., 2]
     below = up < -0.004
     rows = np.flatnonzero(~below.all(1))  # the cameras are level: sky above, ground below, few rows with both
@@ -115,7 +115,7 @@ def _background(camera, ground, light):
     return image
 
 
-def _draw(camera, meshes, light, image, depth, owner, alone):
+def _draw(camera, meshes, light, image, owner, alone):
     scene = Mesh.join(meshes)
     index = np.repeat(np.arange(len(meshes)), [len(m.normals) for m in meshes])
     towards = np.einsum('fc,fc->f', camera.translation - scene.corners[:, 0], scene.normals)
@@ -126,42 +126,48 @@ def _draw(camera, meshes, light, image, depth, owner, alone):
     height, width = camera.size
     low = np.maximum(fixed.min(1) // _SUB - 1, 0)
     high = np.minimum(fixed.max(1) // _SUB + 3, [width, height])
-    nx, ny = pixels[..., 0], pixels[..., 1]
-    area = 0.5 * np.abs((nx * np.roll(ny, -1, 1) - ny * np.roll(nx, -1, 1)).sum(1))
+    x, y = pixels[..., 0], pixels[..., 1]
+    area = 0.5 * np.abs((x * np.roll(y, -1, 1) - y * np.roll(x, -1, 1)).sum(1))
+    inside = (low < high).all(1) & (area > _MIN_AREA)
+    keep, fixed, low, high = keep[inside], fixed[inside], low[inside], high[inside]
 
     # Inverse depth of a plane is affine in the pixel: n . X = n . X0 with X = ray / inverse depth.
-    normals = scene.normals @ camera.rotation
-    plane = np.einsum('fc,fc->f', normals, points[:, 0])
-    affine = (normals @ np.linalg.inv(camera.intrinsic)) / np.where(plane == 0, 1, plane)[:, None] * scene.bias[:, None]
-    colours = _shade(scene, light, np.linalg.norm(points.mean(1), axis=1))
-    us, vs = np.arange(width) + 0.5, np.arange(height) + 0.5
-    shape = np.zeros(camera.size, np.uint8)  # silhouette of the mesh being drawn
-    current, box = -1, [0, 0, 0, 0]
-    for i, f in enumerate(keep):
-        (x0, y0), (x1, y1) = low[i], high[i]
-        if x0 >= x1 or y0 >= y1 or area[i] < _MIN_AREA:
-            continue
-        if index[f] != current:
+    normals = scene.normals[keep] @ camera.rotation
+    plane = np.einsum('fc,fc->f', normals, points[keep, 0])
+    affine = normals @ np.linalg.inv(camera.intrinsic) * (scene.bias[keep] / plane)[:, None]
+    columns, rows = np.arange(width, dtype=np.float32) + 0.5, np.arange(height, dtype=np.float32)[:, None] + 0.5
+    depth = np.zeros(camera.size, np.float32)   # inverse; ground and sky lie behind everything
+    winner = np.full(camera.size, -1, np.int32)  # index into ``keep``
+    shape = np.zeros(camera.size, np.uint8)      # silhouette of the mesh being drawn
+    current, box = -1, (0, 0, 0, 0)
+    for i, (mesh, (x0, y0), (x1, y1), (a, b, c)) in enumerate(
+            zip(index[keep].tolist(), low.tolist(), high.tolist(), affine.tolist())):
+        if mesh != current:
             _count(shape, box, alone, current)
-            current, box = index[f], [x0, y0, x1, y1]
-        box = [min(box[0], x0), min(box[1], y0), max(box[2], x1), max(box[3], y1)]
+            current, box = mesh, (x0, y0, x1, y1)
+        box = (min(box[0], x0), min(box[1], y0), max(box[2], x1), max(box[3], y1))
         mask = np.zeros((y1 - y0, x1 - x0), np.uint8)
-        cv2.fillConvexPoly(mask, fixed[i] - [x0 * _SUB, y0 * _SUB], 1, shift=4)
+        cv2.fillConvexPoly(mask, fixed[i] - (x0 * _SUB, y0 * _SUB), 1, shift=4)
         region = (slice(y0, y1), slice(x0, x1))
         shape[region] |= mask
-        a, b, c = affine[f]
-        inverse = ((a * us[x0:x1] + c) + (b * vs[y0:y1])[:, None]).astype(np.float32)
-        wins = (inverse > depth[region]) & mask.view(bool)
-        np.copyto(depth[region], inverse, where=wins)
-        np.copyto(owner[region], np.int16(current), where=wins)
-        paint = colours[f]
-        if scene.storeys[f]:
-            paint = _facade(camera, points[f], inverse, us[x0:x1], vs[y0:y1], paint, light)
-        np.copyto(image[region], paint, where=wins[..., None])
+        behind = depth[region]
+        inverse = a * columns[x0:x1] + (b * rows[y0:y1] + c)
+        wins = inverse > behind
+        wins &= mask.view(bool)
+        np.copyto(behind, inverse, where=wins)
+        np.copyto(winner[region], i, where=wins)
     _count(shape, box, alone, current)
+
+    painted = winner >= 0
+    owner[painted] = index[keep][winner[painted]]
+    image[painted] = _shade(scene, light, np.linalg.norm(points.mean(1), axis=1))[keep][winner[painted]]
+    for i in np.flatnonzero(scene.storeys[keep]):
+        _add_windows(camera, points[keep[i]], slice(low[i, 1], high[i, 1]), slice(low[i, 0], high[i, 0]), winner == i,
+                     depth, image, light)
 
 
 def _count(shape, box, alone, current):
+    """Note how many pixels the finished mesh fills, and wipe its silhouette."""
     if current >= 0:
         x0, y0, x1, y1 = box
         alone[current] = cv2.countNonZero(shape[y0:y1, x0:x1])
@@ -200,19 +206,19 @@ def _shade(scene, light, distance):
     return (light.haze + clear * (scene.colours * lit[:, None] - light.haze)).astype(np.float32)
 
 
-def _facade(camera, corners, inverse, us, vs, paint, light):
-    """Wall colour with rows of windows, 2.6 m apart along the wall and 3 m apart in height."""
-    inverse = np.maximum(inverse, 1e-4)
+def _add_windows(camera, corners, rows, columns, mine, depth, image, light):
+    """Darken rows of windows, 2.6 m apart along the wall and 3 m apart in height, where the wall is seen."""
+    mine, inverse = mine[rows, columns], np.maximum(depth[rows, columns], 1e-4)
     focal, centre = camera.intrinsic[[0, 1], [0, 1]], camera.intrinsic[:2, 2]
-    along = corners[1] - corners[0]
-    upward = corners[3] - corners[0]
+    u = (np.arange(columns.start, columns.stop) + 0.5 - centre[0]) / focal[0]
+    v = (np.arange(rows.start, rows.stop) + 0.5 - centre[1]) / focal[1]
 
-    def coordinate(axis):
-        axis = (axis / np.linalg.norm(axis)).astype(np.float32)
-        ray = axis[0] * ((us - centre[0]) / focal[0]) + (axis[1] * ((vs - centre[1]) / focal[1]) + axis[2])[:, None]
-        return ray.astype(np.float32) / inverse - np.float32(axis @ corners[0])
+    def is_pane(end, distance, wall):
+        """Whether the coordinate along the edge from the first corner to ``end`` falls into a window."""
+        axis = end - corners[0]
+        axis = axis / np.linalg.norm(axis)
+        along = (axis[0] * u + (axis[1] * v + axis[2])[:, None]) / inverse - axis @ corners[0]
+        return along % distance > wall * distance
 
-    s, t = coordinate(along) / 2.6, coordinate(upward) / 3.0
-    window = (s - np.floor(s) > 0.35) & (t - np.floor(t) > 0.4)
-    pane = np.float32(0.5) * paint + np.float32(0.12) * light.sky
-    return np.where(window[..., None], pane, paint)
+    pane = mine & is_pane(corners[1], 2.6, 0.35) & is_pane(corners[3], 3.0, 0.4)
+    image[rows, columns][pane] = 0.5 * image[rows, columns][pane] + 0.12 * light.sky
