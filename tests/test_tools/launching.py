@@ -24,9 +24,9 @@ def main(tool: str, config: Path, *arguments) -> None:
         module.main()
 
 
-def run(*command, timeout: float = 120) -> subprocess.CompletedProcess:
+def run(*command, port: int = 29600, timeout: float = 120) -> subprocess.CompletedProcess:
     """Runs a command on one thread and without GPU, from a directory that is not ours."""
-    env = {**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '-1',
+    env = {**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '-1', 'PORT': str(port),
            'PATH': f'{Path(sys.executable).parent}:{os.environ["PATH"]}', 'PYTHONPATH': str(Path(__file__).parent)}
     return subprocess.run([str(part) for part in command], cwd='/', env=env, text=True, timeout=timeout,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
