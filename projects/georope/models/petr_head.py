@@ -32,6 +32,10 @@ DEPTH_BINS = 64
 class PETRHead(BaseModule):
     """PETR head with denoising queries, Hungarian assignment and no suppression.
 
+    On purpose other than in the reference, without effect on released weights: padding is masked; empty denoising slots
+    are hidden; samples without objects train; an unknown velocity takes out two numbers of a box, not the object;
+    averages are over all ranks; values that are not finite are an error, not a zero.
+
     Args:
         num_classes: classes.
         pc_range: (x, y, z minimum, x, y, z maximum), metres, LiDAR frame: reference points are fractions of it.
