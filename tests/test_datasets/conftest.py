@@ -48,11 +48,12 @@ def infos(small_root):
 
 @pytest.fixture
 def build(small_root, tmp_path):
-    """Make a dataset of (changed) infos of :func:`small_root`."""
+    """Make a dataset of (changed) infos of :func:`small_root`; ``serialize_data`` costs a garbage collection."""
 
     def dataset(infos, **kwargs):
         file = save_infos(infos, tmp_path / 'infos.pkl')
-        settings = dict(data_root=str(small_root), metainfo=dict(classes=CLASSES), ann_file=str(file))
+        settings = dict(data_root=str(small_root), metainfo=dict(classes=CLASSES), ann_file=str(file),
+                        serialize_data=False)
         return NuScenesCameraDataset(**{**settings, **kwargs})
 
     return dataset

@@ -113,10 +113,9 @@ def write_nuscenes(root, scenes=(('scene-0061', 3), ('scene-0103', 2)), cameras=
 
 
 def picture(size):
-    """A smooth BGR image, so that JPEG and resampling do little to it: blue rises with x, green with y."""
+    """A smooth BGR image: blue rises with x, green with y."""
     height, width = size
-    image = np.zeros((height, width, 3), np.uint8)
+    image = np.full((height, width, 3), 128, np.uint8)
     image[..., 0] = np.linspace(20, 235, width)[None]
     image[..., 1] = np.linspace(20, 235, height)[:, None]
-    image[..., 2] = 128
     return image

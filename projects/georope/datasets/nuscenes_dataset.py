@@ -20,8 +20,8 @@ class NuScenesCameraDataset(Det3DDataset):
 
     Scenes are ordered by their first timestamp, whatever the order in the file. LiDAR files are never opened and
     ``lidar_points`` may be missing: the "LiDAR frame" is then the ego frame. Cameras: any number, the same in all
-    frames, in the order of :data:`georope.datasets.info_file.CAMERAS`, others after them as in the first frame. No frame is
-    ever replaced by another one; what is wrong with a frame is an error that names it.
+    frames, in the order of :data:`georope.datasets.info_file.CAMERAS`, others after them as in the first frame. No
+    frame is ever replaced by another one; what is wrong with a frame is an error that names it.
 
     A frame holds
 
