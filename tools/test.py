@@ -30,7 +30,7 @@ def main() -> None:
         cfg.default_hooks.visualization.update(draw=True, test_out_dir=args.show_dir, score_thr=args.score_thr,
                                                vis_task=args.task)
     runner = build_runner(cfg)
-    runner.register_hook(CheckWeightsHook(strict=True))
+    runner.register_hook(CheckWeightsHook('test'))
     runner.test()
 
 

@@ -7,6 +7,8 @@ from pickle import UnpicklingError
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from launching import log, main
 from mmengine.logging import HistoryBuffer
 from mmengine.runner.checkpoint import CheckpointLoader
@@ -100,7 +102,7 @@ def test_a_file_that_would_run_code_is_refused(config, tmp_path, name, way):
     (tmp_path / 'last_checkpoint').write_text(str(path))
     arguments = {'load_from': ['--cfg-options', f'load_from={path}'], 'resume': ['--resume', path],
                  'last checkpoint': ['--resume'], 'test': []}[way]
-    with pytest.raises(UnpicklingError, match=f'{path} was not loaded.*could run any code'):
+    with pytest.raises(UnpicklingError, match=f'{path} was not loaded .*could run any code'):
         if way == 'test':
             main('test', config, path, '--work-dir', tmp_path)
         else:
@@ -115,10 +117,14 @@ def test_a_plain_pickle_is_refused(tmp_path):
     assert not (tmp_path / 'marker').exists()
 
 
-@pytest.mark.parametrize('length', [0, 100, 2000])
-def test_a_file_cut_short_says_so(trained, tmp_path, length):
-    (tmp_path / 'a.pth').write_bytes((trained / 'tiny/epoch_2.pth').read_bytes()[:length])
-    with pytest.raises((RuntimeError, UnpicklingError), match='a.pth'):
+@given(data=st.data())
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_file_cut_short_or_no_checkpoint_says_so(trained, tmp_path, data):
+    whole = (trained / 'tiny/epoch_2.pth').read_bytes()
+    content = data.draw(st.integers(0, len(whole) - 1).map(lambda length: whole[:length]) | st.binary(max_size=99)
+                        | st.sampled_from([b'<html>404</html>', b'version https://git-lfs.github.com/spec/v1']))
+    (tmp_path / 'a.pth').write_bytes(content)
+    with pytest.raises((RuntimeError, UnpicklingError), match='a.pth (was not loaded|cannot be read)'):
         load(tmp_path / 'a.pth')
 
 
@@ -162,6 +168,15 @@ def test_missing_and_unexpected_tensors_are_named(trained, tmp_path):
     with pytest.raises(RuntimeError, match=r'1 tensors missing in the checkpoint \(linear.bias\); '
                                            r'1 tensors not in this model \(head\)'):
         main('test', trained / 'tiny.py', tmp_path / 'a.pth', '--work-dir', tmp_path)
+
+
+def test_resume_needs_the_state_of_the_optimizer(trained, tmp_path):
+    """mmengine would start a new optimizer without a word, e.g. from best_*.pth."""
+    checkpoint = torch.load(trained / 'tiny/epoch_2.pth', weights_only=True)
+    del checkpoint['optimizer']
+    torch.save(checkpoint, tmp_path / 'best.pth')
+    with pytest.raises(RuntimeError, match='weights without the state of the optimizer.*load_from=PATH'):
+        main('train', trained / 'tiny.py', '--work-dir', tmp_path, '--resume', tmp_path / 'best.pth')
 
 
 def test_load_from_tells_the_share_that_fits(trained, tmp_path):

@@ -9,7 +9,6 @@ and any tool; and the loader here allows those few classes by name, for files th
 """
 from __future__ import annotations
 
-import re
 from contextlib import nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
@@ -43,7 +42,7 @@ def load_from_local(filename: str, map_location=None) -> dict:
     Raises:
         FileNotFoundError: there is no such file.
         UnpicklingError: the file holds anything but tensors, plain values and mmengine's log history.
-        RuntimeError: the file is cut short or no checkpoint at all.
+        RuntimeError: the file cannot be read, e.g. since it is cut short.
     """
     path = Path(filename).expanduser()
     if not path.is_file():
@@ -52,15 +51,13 @@ def load_from_local(filename: str, map_location=None) -> dict:
         with _safe_globals(_ALLOWED):
             return torch.load(path, map_location=map_location, weights_only=True)
     except UnpicklingError as error:
-        found = re.search(r'GLOBAL (\S+)|(getattr\(.+?\))', str(error))
-        what = f'{found[1] or found[2]}, which is neither' if found else 'something other than'
+        reason = str(error).rpartition('WeightsUnpickler error: ')[2].partition('\n')[0].partition('. ')[0]
         raise UnpicklingError(
-            f'{path} was not loaded: it holds {what} weights nor training state. Unpickling it could run any code. '
-            "If you trust its source, save the weights alone: torch.save({'state_dict': torch.load(path, "
-            "weights_only=False)['state_dict']}, new_path)") from error
-    except (RuntimeError, EOFError) as error:
-        raise RuntimeError(f'{path} is no readable checkpoint, or an interrupted save cut it short: '
-                           f'{str(error).partition(chr(10))[0]}') from error
+            f'{path} was not loaded ({reason}): it is no checkpoint, or holds more than weights and training state, '
+            'and unpickling that could run any code. If you trust its source, save the weights alone: torch.save('
+            "{'state_dict': torch.load(path, weights_only=False)['state_dict']}, new_path)") from error
+    except Exception as error:  # a file that is cut short fails in any layer of the reader
+        raise RuntimeError(f'{path} cannot be read ({error!r:.300}); an interrupted save cuts files short') from error
 
 
 def last_checkpoint(work_dir: str) -> Path | None:

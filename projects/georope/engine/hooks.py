@@ -42,12 +42,13 @@ class CheckWeightsHook(Hook):
     """Compares each loaded checkpoint with the model.
 
     Args:
-        strict: every tensor and the encoding must be the same, or it is an error (test, resume). Otherwise the share
-            that fits is logged, and only a checkpoint of which nothing fits is an error (``load_from`` in training).
+        purpose: ``'test'`` and ``'resume'`` want every tensor and the encoding to be the same, ``'resume'`` the state
+            of the optimizer too. ``'init'`` (``load_from`` in training) logs the share that fits; only a checkpoint of
+            which nothing fits is an error.
     """
 
-    def __init__(self, strict: bool) -> None:
-        self.strict = strict
+    def __init__(self, purpose: str) -> None:
+        self.purpose = purpose
 
     def after_load_checkpoint(self, runner, checkpoint: dict) -> None:
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
@@ -55,12 +56,15 @@ class CheckWeightsHook(Hook):
         found = {key.removeprefix('module.'): tuple(value.shape)
                  for key, value in checkpoint.get('state_dict', checkpoint).items() if hasattr(value, 'shape')}
         fitting = [key for key, shape in expected.items() if found.get(key) == shape]
-        if not self.strict:
+        if self.purpose == 'init':
             if not fitting:
                 raise RuntimeError(f'load_from: none of the {len(found)} tensors in the checkpoint fits this model')
             runner.logger.info(f'load_from: {len(fitting)} of the {len(expected)} tensors of this model come from the '
                                f'checkpoint, {len(found) - len(fitting)} of its {len(found)} are not used')
             return
+        if self.purpose == 'resume' and 'optimizer' not in checkpoint:
+            raise RuntimeError('resume: the checkpoint holds weights without the state of the optimizer; to start a '
+                               'new training from them: --cfg-options load_from=PATH')
         differences = [
             _some('missing in the checkpoint', [key for key in expected if key not in found
                                                 and not key.endswith('num_batches_tracked')]),
