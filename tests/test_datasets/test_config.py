@@ -23,7 +23,9 @@ def test_both_datasets_from_the_data_root_in_the_environment(small_root, monkeyp
     assert data['data_samples'].gt_instances_3d.labels_3d.max() < len(config.class_names)
     config.val_dataloader.dataset.ann_file = 'nuscenes_infos_train.pkl'
     test = DATASETS.build(config.val_dataloader.dataset)
-    assert (test[1]['data_samples'].lidar2img == test[1]['data_samples'].lidar2img).all()
+    first, again = test[1], test[1]
+    assert torch.equal(first['inputs']['img'], again['inputs']['img'])
+    assert (first['data_samples'].lidar2img == again['data_samples'].lidar2img).all()
     assert Path(config.val_evaluator.ann_file) == small_root / 'nuscenes_infos_val.pkl'
 
 

@@ -19,18 +19,18 @@ def keep(prob, shape=(2, 3, 3, 64, 96), seed=0, **kwargs):
 
 @pytest.mark.parametrize('ratio', [.2, .5, .8])
 def test_stripes_stay_and_squares_go(ratio):
-    for mask in keep(1., (200, 3, 64, 96), ratio=ratio):
+    for mask in keep(1., (50, 3, 64, 96), ratio=ratio):
         rows, columns = mask.all(1), mask.all(0)
         assert torch.equal(mask, rows[:, None] | columns[None])
         # runs of masked rows, without those cut by the border, are all of one length
         runs = [len(run) for run in ''.join('.x'[int(not row)] for row in rows).split('.') if run][1:-1]
         assert len(set(runs)) <= 1
-    shares = 1 - keep(1., (2000, 3, 64, 96), ratio=ratio).float().mean((1, 2))
+    shares = 1 - keep(1., (500, 1, 64, 96), ratio=ratio).float().mean((1, 2))
     assert shares.mean().item() == pytest.approx((1 - ratio)**2, abs=.05)
 
 
 def test_chance_and_own_masks():
-    masks = keep(.7, (500, 2, 3, 64, 96))
+    masks = keep(.7, (400, 2, 1, 32, 32))
     masked = ~masks.all(-1).all(-1)
     assert masked.float().mean().item() == pytest.approx(.7, abs=.05)
     assert not torch.equal(masks[:, 0], masks[:, 1])  # the cameras of a frame differ
