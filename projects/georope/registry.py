@@ -7,7 +7,11 @@ from mmengine.registry import Registry
 
 
 def _child(name: str, parent: Registry, location: str) -> Registry:
-    return Registry(name, parent=parent, scope='georope', locations=[location])
+    registry = Registry(name, parent=parent, scope='georope', locations=[location])
+    # mmengine looks for a scope among the children of the registry it starts from, then among the root's: known to the
+    # root as well, 'georope.X' resolves whatever the default scope is.
+    parent.parent._add_child(registry)
+    return registry
 
 
 MODELS = _child('model', mmdet3d.MODELS, 'georope.models')

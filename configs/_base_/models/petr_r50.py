@@ -1,5 +1,5 @@
 # PETR with ResNet-50, stride 16 (the PETR of the StreamPETR repository).
-point_cloud_range = [-51.2, -51.2, -5.0, 51.2, 51.2, 3.0]
+reference_range = [-51.2, -51.2, -5.0, 51.2, 51.2, 3.0]
 detection_range = [-61.2, -61.2, -10.0, 61.2, 61.2, 10.0]
 
 model = dict(
@@ -28,7 +28,7 @@ model = dict(
         num_classes=10,
         num_query=900,
         stride=16,
-        pc_range=point_cloud_range,
+        pc_range=reference_range,
         position_range=detection_range,
         position_embedding=True,
         encoding=dict(type='georope.NoEncoding'),

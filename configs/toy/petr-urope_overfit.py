@@ -1,0 +1,33 @@
+# A short run that learns the frames of a small val split by heart, at 128x352 without augmentation: a check of the
+# whole path on real data (tools/demo.py --root ... --config configs/toy/petr-urope_overfit.py).
+_base_ = './petr-urope_toy.py'
+
+image_aug = dict(
+    final_dim=(128, 352), resize_lim=(0.22, 0.22), bot_pct_lim=(0.0, 0.0), rot_lim=(0.0, 0.0), rand_flip=False)
+pack = dict(type='georope.PackCameraInputs')
+train_pipeline = [
+    dict(type='georope.LoadCameraAnnotations'),
+    dict(type='georope.ImageAug', training=False, **image_aug),
+    dict(type='georope.LoadCameraImages'),
+    dict(type='ObjectRangeFilter', point_cloud_range=_base_.point_cloud_range),
+    pack,
+]
+test_pipeline = [
+    dict(type='georope.ImageAug', training=False, **image_aug),
+    dict(type='georope.LoadCameraImages'),
+    pack,
+]
+train_dataloader = dict(
+    sampler=dict(type='InfiniteSampler'), dataset=dict(ann_file='nuscenes_infos_val.pkl', pipeline=train_pipeline))
+val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
+test_dataloader = val_dataloader
+
+max_iters = 400
+train_cfg = dict(_delete_=True, type='IterBasedTrainLoop', max_iters=max_iters, val_interval=max_iters)
+param_scheduler = [
+    dict(type='LinearLR', start_factor=1 / 3, by_epoch=False, begin=0, end=50),
+    dict(
+        type='CosineAnnealingLR', by_epoch=False, begin=0, end=max_iters, T_max=max_iters, eta_min_ratio=1e-3),
+]
+default_hooks = dict(logger=dict(interval=20), checkpoint=dict(by_epoch=False, interval=100))
+log_processor = dict(by_epoch=False)

@@ -1,0 +1,4 @@
+# The same with URoPE instead of PETR's 3D position embedding.
+_base_ = ['./petr_toy.py', '../_base_/encodings/urope.py']
+
+model = dict(pts_bbox_head=dict(encoding=_base_.encoding, position_embedding=False))
