@@ -1,4 +1,4 @@
-"""The slurm scripts against an srun that only shows its arguments; dist_*.sh run for real in test_distributed.py."""
+"""The slurm scripts against an srun that only shows its arguments; dist_*.sh run for real in test_two_processes.py."""
 import subprocess
 from pathlib import Path
 
