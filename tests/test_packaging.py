@@ -94,7 +94,8 @@ def test_wheel_ships_configs_tools_and_model_index(tmp_path):
     assert wheel.name.startswith(f'georope-{georope.__version__}-')
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {'georope/__init__.py', 'georope/rope/rays.py',
-            'georope/.mim/model-index.yml', 'georope/.mim/tools/train.py', 'georope/.mim/configs/petr/petr-urope_r50_8xb2-24e_nus-3d.py',
+            'georope/.mim/model-index.yml', 'georope/.mim/tools/train.py',
+            'georope/.mim/configs/petr/petr-urope_r50_8xb2-24e_nus-3d.py',
             'georope/.mim/configs/_base_/models/petr_r50.py'} <= names
     assert not any(name.startswith(('projects/', 'tests/')) for name in names)
 
