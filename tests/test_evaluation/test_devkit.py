@@ -11,21 +11,20 @@ from georope.evaluation.devkit import evaluate_results, ground_truth_results, op
 from georope.evaluation.results import write_results
 
 
-@pytest.fixture
-def noisy(mini_val, tmp_path):
-    """Detections with errors of all kinds: moved, missing, invented, of varied score."""
+def write_noisy(tables, path) -> str:
+    """Detections with errors of all kinds: moved, missing, invented, out of range, of varied score."""
     rng = np.random.default_rng(0)
-    results = ground_truth_results(mini_val.nusc, mini_val.tokens)
+    results = ground_truth_results(tables.nusc, tables.tokens)
     for _, boxes in results:
         for box in boxes:
-            box['translation'] = (np.array(box['translation']) + rng.normal(0, 1, 3)).tolist()
+            far = 80 * (rng.uniform() < .1)
+            box['translation'] = (np.array(box['translation']) + rng.normal(0, 1, 3) + [far, far, 0]).tolist()
             box['velocity'] = (np.array(box['velocity']) + rng.normal(0, 1, 2)).tolist()
             box['size'] = (np.array(box['size']) * rng.uniform(.8, 1.2, 3)).tolist()
             box['detection_score'] = rng.uniform()
         boxes[::3] = [dict(box, detection_name=CLASSES[rng.integers(10)], attribute_name='') for box in boxes[::3]]
-    path = str(tmp_path / 'noisy.json')
-    write_results(path, results)
-    return path
+    write_results(str(path), results)
+    return str(path)
 
 
 def official(nusc, path, split, folder) -> dict:
@@ -38,16 +37,20 @@ def same(ours: dict, theirs: dict) -> None:
         np.testing.assert_equal(ours[key], theirs[key])
 
 
-def test_the_numbers_are_the_devkits_own(mini_val, noisy, tmp_path):
-    ours = evaluate_results(mini_val.nusc, noisy, mini_val.tokens, str(tmp_path / 'ours')).serialize()
-    same(ours, official(mini_val.nusc, noisy, 'mini_val', tmp_path / 'theirs'))
+@pytest.mark.parametrize('name', ['toy', 'mini_val'])
+def test_the_numbers_are_the_devkits_own(request, tmp_path, name):
+    tables = request.getfixturevalue(name)
+    noisy = write_noisy(tables, tmp_path / 'noisy.json')
+    ours = evaluate_results(tables.nusc, noisy, tables.tokens, str(tmp_path / 'ours')).serialize()
+    same(ours, official(tables.nusc, noisy, 'mini_val', tmp_path / 'theirs'))
     assert 0.02 < ours['mean_ap'] < 0.6
     summary = json.loads((tmp_path / 'ours' / 'metrics_summary.json').read_text())
     assert summary['nd_score'] == ours['nd_score'] and summary['meta']['use_camera'] is True
     assert 'car:0.5' in json.loads((tmp_path / 'ours' / 'metrics_details.json').read_text())
 
 
-def test_part_of_a_split_scores_like_the_devkits_custom_split(mini_val, noisy, tmp_path):
+def test_part_of_a_split_scores_like_the_devkits_custom_split(mini_val, tmp_path):
+    noisy = write_noisy(mini_val, tmp_path / 'noisy.json')
     root = tmp_path / 'tables'
     (root / 'v1.0-mini').mkdir(parents=True)
     os.symlink(os.path.join(mini_val.nusc.dataroot, 'maps'), root / 'maps')

@@ -171,7 +171,7 @@ def test_model_for_some_of_the_classes(toy, log):
     metrics = run(subset, classes=classes, **toy.options)
     assert metrics['nuscenes/mAP_subset'] == pytest.approx(1) and metrics['nuscenes/mAP'] == pytest.approx(0.2)
     assert [key for key in metrics if key.endswith('_AP')] == ['nuscenes/pedestrian_AP', 'nuscenes/car_AP']
-    assert 'mean of 2 classes' in log() and 'mean of ten classes' in log()
+    assert 'mAP_subset, 2 classes    1.000' in log() and 'mAP, mATE .. mAAE        0.200' in log()
 
 
 def test_class_that_nuscenes_does_not_have(toy):
@@ -210,10 +210,15 @@ def test_the_test_split_only_gets_a_file(toy, tmp_path, log):
     assert (tmp_path / 'o' / 'results_nusc.json').exists()
 
 
-def test_old_info_file_is_refused(toy, tmp_path):
-    path = tmp_path / 'old.pkl'
-    path.write_bytes(pickle.dumps(dict(infos=[], metadata={})))
-    with pytest.raises(ValueError, match='old.pkl.*create_data.py'):
+@pytest.mark.parametrize('content', [
+    dict(infos=[], metadata={}),
+    dict(metainfo=dict(info_version='1.1'), data_list=[dict(token='a')]),
+    dict(metainfo=dict(info_version='1.1', version='v1.0-mini'), data_list=[dict(token='a'), dict(token='a')]),
+], ids=['old', 'no version', 'twice'])
+def test_unfit_info_file_is_refused(toy, tmp_path, content):
+    path = tmp_path / 'unfit.pkl'
+    path.write_bytes(pickle.dumps(content))
+    with pytest.raises(ValueError, match='unfit.pkl.*create_data.py'):
         run(toy.samples, data_root=toy.nusc.dataroot, ann_file=str(path))
 
 

@@ -51,9 +51,9 @@ def split_name(nusc: NuScenes, tokens: Sequence[str]) -> Optional[str]:
     if os.path.exists(custom):
         with open(custom) as file:
             candidates.update(json.load(file))
-    scene_of = {scene['token']: scene['name'] for scene in nusc.scene}
     for name, scenes in candidates.items():
-        if set(tokens) == {s['token'] for s in nusc.sample if scene_of[s['scene_token']] in set(scenes)}:
+        of_split = {scene['token'] for scene in nusc.scene if scene['name'] in scenes}
+        if set(tokens) == {sample['token'] for sample in nusc.sample if sample['scene_token'] in of_split}:
             return name
     return None
 

@@ -14,7 +14,7 @@ from nuscenes.eval.detection.config import config_factory
 from nuscenes.eval.detection.constants import DETECTION_NAMES
 from nuscenes.eval.detection.data_classes import DetectionMetrics
 
-from georope.datasets.info_file import load_infos
+from georope.datasets.info_file import CREATE_COMMAND, load_infos
 from georope.evaluation.devkit import evaluate_results, open_tables, split_name
 from georope.evaluation.results import devkit_boxes, to_global, write_results
 from georope.registry import METRICS
@@ -78,7 +78,10 @@ class NuScenesMetric(BaseMetric):
     def frames(self) -> _Frames:
         """Version and sample tokens of the info file, read once, when the first predictions come."""
         info = load_infos(self.ann_file)
-        frames = _Frames(info['metainfo']['version'], [entry['token'] for entry in info['data_list']])
+        frames = _Frames(info['metainfo'].get('version'), [entry['token'] for entry in info['data_list']])
+        if frames.version is None or len(set(frames.tokens)) < len(frames.tokens):
+            raise ValueError(f'{self.ann_file} has no metainfo.version, or has frames twice; make a new one with '
+                             f'`{CREATE_COMMAND}`')
         if frames.version == 'v1.0-test' and not self.format_only:
             if self.jsonfile_prefix is None:
                 raise ValueError(f'{self.ann_file} is of v1.0-test, which has no public annotations: only a result '
@@ -185,7 +188,7 @@ class NuScenesMetric(BaseMetric):
 
 
 def format_table(metrics: DetectionMetrics, classes: Sequence[str]) -> str:
-    """The devkit's metrics as a table: a row per class (AP, ATE..AAE), then mAP, mATE..mAAE and NDS."""
+    """The devkit's metrics as a table: a row per class, their means over the devkit's ten classes, NDS."""
     def row(name: str, values) -> str:
         return f'{name:<22}' + ''.join(f'{"-" if np.isnan(value) else format(value, ".3f"):>8}' for value in values)
 
@@ -194,7 +197,8 @@ def format_table(metrics: DetectionMetrics, classes: Sequence[str]) -> str:
     for name in classes:
         errors = (metrics.get_label_tp(name, key) for key in ERRORS)
         lines.append(row(name, (metrics.mean_dist_aps[name], *errors)))
-    lines += ['-' * len(head), row('mean of ten classes', (metrics.mean_ap, *(metrics.tp_errors[k] for k in ERRORS)))]
+    lines.append('-' * len(head))
     if len(classes) < len(DETECTION_NAMES):
-        lines.append(row(f'mean of {len(classes)} classes', [np.mean([metrics.mean_dist_aps[c] for c in classes])]))
+        lines.append(row(f'mAP_subset, {len(classes)} classes', [np.mean([metrics.mean_dist_aps[c] for c in classes])]))
+    lines.append(row('mAP, mATE .. mAAE', (metrics.mean_ap, *(metrics.tp_errors[key] for key in ERRORS))))
     return '\n'.join([*lines, f'{"NDS":<22}{metrics.nd_score:>8.3f}'])
