@@ -140,6 +140,17 @@ def test_checkpointing_gives_the_same_gradients():
     close(gradients(True), gradients(False), 1e-5)
 
 
+def test_denoising_loss_weight():
+    def losses(weight):
+        head = tiny_head(denoising=dict(groups=2, loss_weight=weight)).train()
+        torch.manual_seed(1)
+        return head.loss(features(1), [sample()])
+
+    once, thrice = losses(1.0), losses(3.0)
+    for name, loss in once.items():
+        torch.testing.assert_close(thrice[name], loss * (3 if 'dn_' in name else 1))
+
+
 def test_unknown_velocity_is_no_target():
     """USERS 16: the gradient on both velocity channels is exactly 0, the rest of the object still counts."""
     head = tiny_head()
