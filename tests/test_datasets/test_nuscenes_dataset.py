@@ -302,6 +302,8 @@ def test_test_mode_reads_no_annotation(infos, build):
     for i in range(5):
         sample = dataset[i]['data_samples']
         assert 'bboxes_3d' not in sample.gt_instances_3d and 'gt_cameras' not in sample
+    with pytest.raises(ValueError, match='sample scene-0061-1 has no annotations: LoadCameraAnnotations'):
+        build(infos, pipeline=TRAIN, test_mode=True)[1]
     with pytest.raises(ValueError, match='instances is missing. A file without annotations needs test_mode=True'):
         build(infos)
 
@@ -312,12 +314,16 @@ def test_test_mode_reads_no_annotation(infos, build):
 def test_broken_images_are_named(infos, small_root, build):
     image = infos['data_list'][2]['images']['CAM_BACK']
     broken = small_root / 'samples' / 'CAM_BACK' / 'broken.jpg'
-    broken.write_bytes(b'\xff\xd8\xff\xe0 no picture')
+    whole = (small_root / 'samples' / 'CAM_BACK' / image['img_path']).read_bytes()
     image['img_path'] = 'broken.jpg'
-    for settings in (dict(pipeline=TRAIN), dict(pipeline=TEST, test_mode=True)):
+    for settings, content in ((dict(pipeline=TRAIN), b'\xff\xd8\xff\xe0 no picture'),
+                              (dict(pipeline=TRAIN), whole[:len(whole) // 2]),
+                              (dict(pipeline=TEST, test_mode=True), whole[:-2]),
+                              (dict(pipeline=TEST, test_mode=True), b'')):
+        broken.write_bytes(content)
         dataset = build(infos, **settings)
         assert [dataset[i]['data_samples'].token for i in (0, 1, 3, 4)] == TOKENS[:2] + TOKENS[3:]
-        with pytest.raises(OSError, match='sample scene-0061-2, camera CAM_BACK: .*broken.jpg is not an image'):
+        with pytest.raises(OSError, match='sample scene-0061-2, camera CAM_BACK: .*broken.jpg is no whole image'):
             dataset[2]
     image['img_path'] = 'absent.jpg'
     with pytest.raises(OSError, match='sample scene-0061-2, camera CAM_BACK: .*absent.jpg'):

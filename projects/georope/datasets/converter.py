@@ -12,7 +12,8 @@ Frames and matrices (all 4x4, metres, float64; ``a2b`` maps points of frame a to
 
 Entries hold what mmdet3d's converter writes except ``lidar_sweeps``, and besides: ``scene_token``, ``scene_name``,
 ``prev``, ``next`` (sample tokens, '' at the ends), ``frame_idx``; per camera ``ego2global``, ``height``, ``width``; per
-instance ``instance_token``, ``attr_name`` ('' where there is none).
+instance ``instance_token``, ``attr_name`` ('' where there is none). ``img_path`` is a bare file name, as mmdet3d has
+it; images elsewhere than in ``samples/{camera}`` need the dataset's ``data_prefix``.
 """
 import json
 from collections.abc import Sequence

@@ -49,7 +49,8 @@ class NuScenesCameraDataset(Det3DDataset):
         use_valid_flag: Leave out objects without a single LiDAR or radar point (``bbox_3d_isvalid``), as the devkit
             does in evaluation. With False every annotated object stays, e.g. for unbroken tracks; mmdet3d's own dataset
             would still leave out those without LiDAR points.
-        filter_empty_gt: Leave out training frames without any object. Off: a stream needs its empty frames.
+        filter_empty_gt: Leave out training frames without any object, before the pipeline (a transform may still empty
+            one). Off: a stream needs its empty frames.
         test_mode: No annotation is read.
         kwargs: ``indices``, ``lazy_init``, ``serialize_data``, ``max_refetch`` of mmengine's BaseDataset.
 

@@ -13,7 +13,7 @@ from .image_aug import ImagePlan
 
 REDUCED = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4,
            8: cv2.IMREAD_REDUCED_COLOR_8}
-JPEG = b'\xff\xd8'
+JPEG, JPEG_END = b'\xff\xd8', b'\xff\xd9'
 
 
 @TRANSFORMS.register_module()
@@ -21,6 +21,9 @@ class LoadCameraAnnotations(BaseTransform):
     """Put what ``ann_info`` holds (see :class:`georope.datasets.NuScenesCameraDataset`) into the frame itself."""
 
     def transform(self, results: dict) -> dict:
+        if 'ann_info' not in results:
+            raise ValueError(f'sample {results["token"]} has no annotations: LoadCameraAnnotations belongs to '
+                             'training; a dataset with test_mode=True reads none.')
         results.update(results.pop('ann_info'))
         return results
 
@@ -91,8 +94,9 @@ def read_image(path: str, resize: float = 1.0) -> tuple[np.ndarray, int]:
     reduction = max(factor for factor in REDUCED if factor == 1 or (data[:2] == JPEG and factor * resize <= 1))
     flags = REDUCED[reduction] | cv2.IMREAD_IGNORE_ORIENTATION
     image = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
-    if image is None:
-        raise OSError(f'{path} is not an image that can be decoded ({len(data)} bytes).')
+    # OpenCV fills up what a truncated JPEG lacks with grey and only prints a warning
+    if image is None or (data[:2] == JPEG and JPEG_END not in data[-256:]):
+        raise OSError(f'{path} is no whole image ({len(data)} bytes).')
     return image, reduction
 
 
