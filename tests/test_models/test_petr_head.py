@@ -102,6 +102,20 @@ def test_any_cameras_in_any_order(options, num):
     close(run(head, tensor[:, order], [shuffled]), run(head, tensor, [plain]))
 
 
+def test_the_frame_may_be_moved():
+    """USERS 11: with the rotary code alone, cameras and range moved together move the boxes and nothing else."""
+    head = tiny_head(**POSITIONS['replace']).eval()
+    tensor, plain = features(1), sample()
+    expected = run(head, tensor, [plain])
+    shift = torch.tensor([10.0, -7.0, 1.5])
+    back = np.eye(4)
+    back[:3, 3] = -shift.numpy()
+    head.pc_range += shift.repeat(2)
+    moved = run(head, tensor, [sample(lidar2img=plain.lidar2img @ back)])
+    expected['codes'][..., :3] += shift
+    close(moved, expected)
+
+
 def test_replace_keeps_the_world_out_of_the_content():
     """Without the 3D embedding nothing is built for it, and cameras act through the rotary code only (USERS 11)."""
     head = tiny_head(**POSITIONS['replace'])
