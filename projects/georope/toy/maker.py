@@ -48,7 +48,7 @@ def make_toy_nuscenes(out: str | os.PathLike, *, scenes: Sequence[int] = (8, 2),
         FileExistsError: ``out`` holds something else.
     """
     options = ToyOptions(tuple(scenes), samples_per_scene, tuple(image_size), seed, num_cameras, tuple(edge_cases))
-    out = Path(out)
+    out = Path(out).resolve()  # a link to a folder stays a link
     if _is_made(out, options, overwrite):
         if progress:
             print(f'{out} holds this toy set already: kept', file=sys.stderr)

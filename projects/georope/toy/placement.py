@@ -69,8 +69,7 @@ def make_object(rng: np.random.Generator, key: str, name: str, motion, last_seen
         'static': '',
     }[spec.kind]
     hue, vivid, light = rng.normal(0, 7), rng.uniform(0.85, 1.05), rng.uniform(0.8, 1.05)
-    main = colour(spec.hue + hue, min(1, spec.saturation * vivid), min(1, spec.value * light))
-    other = colour(spec.other[0] + hue, spec.other[1], spec.other[2] * light)
+    main, other = (colour(h + hue, min(1, s * vivid), min(1, v * light)) for h, s, v in (spec.main, spec.other))
     mesh = object_mesh(name, main, other, braking=stopped, rider=spec.kind == 'cycle' and moving)
     return ToyObject(key, name, (float(width), float(length), float(height)), motion, attribute,
                      mesh.scaled(length, width, height), last_seen)
@@ -92,30 +91,36 @@ class Placement:
     def __init__(self, rng: np.random.Generator, street: Street, drive: EgoDrive, times: np.ndarray):
         self.rng, self.street, self.drive, self.times = rng, street, drive, times
         self.objects: list[ToyObject] = []
-        ego = np.array([[*street.point(s), street.heading(s)] for s in drive.arc_length(times)])
-        centres, radius = _discs((2.2, 4.8), ego, 0.15)
-        self._centres, self._radii = [centres], [radius]
+        self._centres, self._radii = [], []
+        self.reserve((2.2, 4.8), np.array([[*street.point(s), street.heading(s)] for s in drive.arc_length(times)]))
         self._oncoming_speed = rng.uniform(5, 9)
 
-    def fill(self):
-        """Objects of every class along the whole drive, three of each near the ego's middle position first."""
-        travel = float(self.drive.arc_length(self.times[-1]))
-        middle = float(self.drive.arc_length(self.times[len(self.times) // 2]))
-        for wave in range(2):
-            for name, spec in CLASSES.items():
-                count = 3 if wave == 0 else max(0, round(spec.per_100m * (travel + 2 * REACH) / 100) - 3)
-                for _ in range(count):
-                    span = (middle - 0.6 * spec.reach, middle + 0.6 * spec.reach) if wave == 0 else \
-                        (-REACH, travel + REACH)
-                    self._try(name, spec, span)
+    def reserve(self, size, poses: np.ndarray):
+        """Keep objects out of a (width, length) area at (T, 3) or (1, 3) poses x, y, yaw."""
+        centres, radius = _discs(size, poses, 0.15)
+        self._centres.append(centres)
+        self._radii.append(radius)
 
-    def _try(self, name, spec, span):
+    def fill(self):
+        """Objects of every class along the whole drive, three of each within the devkit's range at its middle first."""
+        travel = float(self.drive.arc_length(self.times[-1]))
+        middle = self.times[len(self.times) // 2]
+        for spec in CLASSES.values():
+            for _ in range(3):
+                self._try(spec, middle, 0.6 * spec.reach)
+        for spec in CLASSES.values():
+            for _ in range(round(spec.per_100m * (travel + 2 * REACH) / 100) - 3):
+                self._try(spec, self.rng.choice(self.times), REACH)
+
+    def _try(self, spec: ClassSpec, time: float, reach: float):
+        """One object that is at most ``reach`` m along the street from the ego car at ``time``, if there is room."""
         for _ in range(20):
             zone = spec.zones[self.rng.integers(len(spec.zones))]
-            motion = self._motion(zone, spec, span)
+            s = self.drive.arc_length(time) + self.rng.uniform(-reach, reach)
+            motion = self._motion(zone, spec, time, s)
             if zone == 'lane' and self._crowds_ego(motion, spec.size[1]):
                 continue
-            if self.add(make_object(self.rng, f'{name}-{len(self.objects)}', name, motion)):
+            if self.add(make_object(self.rng, f'{spec.name}-{len(self.objects)}', spec.name, motion)):
                 return
 
     def _crowds_ego(self, motion: Driving, length: float) -> bool:
@@ -135,31 +140,22 @@ class Placement:
         self._radii.append(radius)
         return True
 
-    def _motion(self, zone: str, spec: ClassSpec, span: tuple[float, float]):
-        """A motion that fits the zone, at its place in the middle of the drive."""
+    def _motion(self, zone: str, spec: ClassSpec, time: float, s: float):
+        """A motion that fits the zone and passes arc length ``s`` at ``time``."""
         rng, street = self.rng, self.street
-        s, d = rng.uniform(*span), rng.uniform(*_OFFSETS[zone])
-        middle = self.times[len(self.times) // 2]
-        if zone in ('lane', 'oncoming'):
-            speed = self.drive.speed if zone == 'lane' else -self._oncoming_speed
-            return self._drive_lane(s - speed * middle, d, speed)
-        if zone in ('bike_right', 'bike_left'):
-            speed = _BIKE_SPEED if zone == 'bike_right' else -_BIKE_SPEED
-            return self._drive_lane(s - speed * middle, d, speed)
+        d = rng.uniform(*_OFFSETS[zone])
+        if zone in ('lane', 'oncoming', 'bike_right', 'bike_left'):
+            speed = dict(lane=self.drive.speed, oncoming=-self._oncoming_speed, bike_right=_BIKE_SPEED,
+                         bike_left=-_BIKE_SPEED)[zone]
+            return Driving(street, s - speed * time, d, speed)
         x, y = street.point(s, d)
         along = float(street.heading(s)) + (np.pi if rng.random() < 0.5 else 0.0)
         if spec.kind == 'pedestrian' and rng.random() < 0.65:
             yaw = along + rng.normal(0, 0.05) if zone.startswith('walk') else rng.uniform(-np.pi, np.pi)
             speed = rng.uniform(0.8, 1.6)
-            return Walking(x - speed * middle * np.cos(yaw), y - speed * middle * np.sin(yaw), yaw, speed)
+            return Walking(x - speed * time * np.cos(yaw), y - speed * time * np.sin(yaw), yaw, speed)
         if zone.startswith(('near', 'far')) or spec.kind == 'pedestrian':
             return Standing(x, y, rng.uniform(-np.pi, np.pi))
-        if zone.startswith('curb'):  # barriers stand across the kerb's line, their long side along it
+        if zone.startswith('curb'):  # barriers stand with their long side along the kerb
             along += np.pi / 2
         return Standing(x, y, along + rng.normal(0, 0.06))
-
-    def _drive_lane(self, s0, d, speed):
-        """The start is moved so that the object stays on the street for the whole scene."""
-        shift = speed * self.times[-1]
-        low, high = self.street.start + 5 - min(0, shift), self.street.end - 5 - max(0, shift)
-        return Driving(self.street, float(np.clip(s0, low, high)), d, speed)

@@ -13,7 +13,7 @@ from .rig import Sensor, build_rig
 from .shapes import Mesh, block_mesh, colour, tree_mesh
 
 _START_TIME = 1_533_151_603_000_000  # microseconds, 1 August 2018
-_MARGIN = 220.0                      # m of street before and after the drive, for the traffic
+_MARGIN, _TOP_SPEED = 120.0, 10.0    # m, m/s: the street goes on this far, and as far as the traffic comes and goes
 _ORIGINS = (250.0, 650.0)            # m: local origins on the map
 _FAR_ORIGIN = np.array([500_000.0, 5_400_000.0])
 
@@ -78,17 +78,20 @@ def build_scene(options: ToyOptions, name: str) -> Scene:
     times = (np.array(stamps) - stamps[0]) * 1e-6
     drive = EgoDrive(rng)
     travel = float(drive.arc_length(times[-1]))
-    street = Street(rng, -_MARGIN - 10 * times[-1], travel + _MARGIN + 10 * times[-1])
+    reserve = _MARGIN + _TOP_SPEED * times[-1]
+    street = Street(rng, -reserve, travel + reserve)
     far = 'far_origin' in options.edge_cases
     origin = np.array([*(_FAR_ORIGIN if far else 0) + rng.uniform(*_ORIGINS, 2), 0.0])
     placement = Placement(rng, street, drive, np.arange(0, times[-1] + 0.25, 0.25))
-    blocks = []
+    blocks = _surroundings(rng, street, travel)
     if 'zero_points' in options.edge_cases:
         blocks.append(_garage(rng, placement, street))
     if 'single_observation' in options.edge_cases:
         _add_visitor(rng, placement, street)
+    for block in blocks:
+        x, y, _, width, length, _, yaw = block.box
+        placement.reserve((width, length), np.array([[x, y, yaw]]))
     placement.fill()
-    blocks += _surroundings(rng, street, travel)
     empty = (1,) if 'empty_frame' in options.edge_cases and len(stamps) > 1 else ()
     return Scene(name, origin, stamps, build_rig(rng, options.num_cameras, options.image_size), street, drive,
                  tuple(placement.objects), tuple(blocks), Ground(rng, street, travel), empty)
