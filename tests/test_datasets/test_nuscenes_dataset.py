@@ -181,22 +181,25 @@ def test_impossible_or_missing_poses(infos, build):
     del infos['data_list'][1]['images']['CAM_BACK']['lidar2cam']
     with pytest.raises(ValueError, match='sample scene-0061-1: camera CAM_BACK: lidar2cam is missing'):
         build(infos)
+    del infos['data_list'][0]['images']
+    with pytest.raises(ValueError, match='sample scene-0061-0: images is missing'):
+        build(infos)
 
 
-@pytest.mark.parametrize('own_poses', [True, False])
-def test_wrong_extrinsics_are_reported(infos, build, own_poses):
+@pytest.mark.parametrize('missing', [(), ('ego2global', ), ('ego2global', 'timestamp')])
+def test_wrong_extrinsics_are_reported(infos, build, missing):
     """Without the cameras' own ego poses the ego may have moved between LiDAR and camera, but not by this much."""
     for image in each_camera(infos):
-        if not own_poses:
-            del image['ego2global']
+        for key in missing:
+            del image[key]
     with warnings.catch_warnings():
         warnings.simplefilter('error')
         build(infos)
     image = infos['data_list'][4]['images']['CAM_FRONT_RIGHT']
     turn = np.eye(4)
-    turn[:2, :2] = [[np.cos(.2), -np.sin(.2)], [np.sin(.2), np.cos(.2)]]
+    turn[:2, :2] = [[np.cos(.3), -np.sin(.3)], [np.sin(.3), np.cos(.3)]]
     image['lidar2cam'] = (turn @ np.array(image['lidar2cam'])).tolist()
-    with pytest.warns(UserWarning, match=r'frame scene-0553-1, camera CAM_FRONT_RIGHT: lidar2cam is .* 11.5 degrees'):
+    with pytest.warns(UserWarning, match=r'frame scene-0553-1, camera CAM_FRONT_RIGHT: lidar2cam is .* 17.2 degrees'):
         build(infos)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 # Plausible motion of a vehicle, our choice: fast enough for every road, slow enough to find a wrong matrix.
 MAX_SPEED = 60.0  # m/s
 MAX_TURN = 2.0  # rad/s
+UNKNOWN_GAP = 0.1  # s between the frame and a camera that has neither pose nor time
 # Rounding of float32 matrices: 2 km have steps of 1e-4 m.
 ROUNDING = 1e-2
 ORTHONORMAL = 1e-3
@@ -72,7 +73,7 @@ def check_motion(path: str, frames: list[dict]) -> None:
         path: Info file, for the message.
         frames: Parsed frames in order: ``token``, ``scene_token``, ``timestamp``, ``ego2global``, ``lidar2ego`` (4, 4),
             ``cam_names`` (N), ``lidar2cam`` (N, 4, 4) and ``images`` with, as far as known, ``cam2ego``, ``ego2global``
-            (4, 4) and ``timestamp`` (seconds).
+            (4, 4) and ``timestamp`` (seconds), else None.
     """
     findings = []
     previous = None
@@ -89,7 +90,8 @@ def check_motion(path: str, frames: list[dict]) -> None:
                 continue
             pose, gap = image['ego2global'], 0.0
             if pose is None:
-                pose, gap = frame['ego2global'], abs(image.get('timestamp', frame['timestamp']) - frame['timestamp'])
+                pose, taken = frame['ego2global'], image['timestamp']
+                gap = UNKNOWN_GAP if taken is None else abs(taken - frame['timestamp'])
             chain = np.linalg.inv(pose @ image['cam2ego']) @ frame['ego2global'] @ frame['lidar2ego']
             distance, angle = difference(lidar2cam, chain)
             if distance > ROUNDING + MAX_SPEED * gap or angle > ROUNDING + MAX_TURN * gap:

@@ -76,7 +76,7 @@ class NuScenesCameraDataset(Det3DDataset):
             unknown = [name for name in metainfo['classes'] if name not in known]
             if unknown:
                 raise ValueError(f'metainfo.classes: {unknown} are not classes of nuScenes; those are {list(known)}.')
-            metainfo = dict(palette=[known[name] for name in metainfo['classes']], **metainfo)
+            metainfo = {'palette': [known[name] for name in metainfo['classes']], **metainfo}
         super().__init__(
             data_root=data_root,
             ann_file=ann_file,
@@ -105,13 +105,15 @@ class NuScenesCameraDataset(Det3DDataset):
             warnings.warn(
                 f'{self.ann_file} has no scene tokens: frames are ordered by time and each counts as a scene of its '
                 f'own. Add them with `{CREATE_COMMAND} --update {self.ann_file}`.', stacklevel=2)
-        self.cameras = camera_order(entries[0]['images']) if entries else []
+        self.cameras = None
         starts, places = {}, {}
         frames = []
         for entry in entries:
-            if set(entry['images']) != set(self.cameras):
+            images = _required(entry, 'images', f'{self.ann_file}: sample {entry["token"]}: ')
+            self.cameras = self.cameras or camera_order(images)
+            if set(images) != set(self.cameras):
                 raise ValueError(
-                    f'{self.ann_file}: sample {entry["token"]} has the cameras {list(entry["images"])}, sample '
+                    f'{self.ann_file}: sample {entry["token"]} has the cameras {list(images)}, sample '
                     f'{entries[0]["token"]} has {self.cameras}; all frames need the same ones.')
             scene = entry.get('scene_token', '')
             starts.setdefault(scene, entry['timestamp'])
