@@ -36,7 +36,7 @@ model = dict(
         denoising=dict(groups=10, noise_scale=1.0, split=0.75, loss_weight=1.0),
         bbox_coder=dict(type='georope.NMSFreeCoder', post_center_range=detection_range, max_num=300),
         assigner=dict(
-            type='mmdet.HungarianAssigner',
+            type='georope.HungarianAssigner3D',
             match_costs=[
                 dict(type='mmdet.FocalLossCost', weight=2.0),
                 dict(type='georope.BBox3DL1Cost', weight=0.25),

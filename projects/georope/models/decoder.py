@@ -98,10 +98,6 @@ class PETRDecoder(nn.Module):
             (layers, B, Q, C), normed.
         """
         key = memory if memory_pos is None else memory + memory_pos
-        for rotation in (queries, *keys):
-            if rotation is not None:
-                # Made before the layers: made inside one, its recomputation would differ from its first run.
-                _ = rotation.coefficients
         outputs = []
         for layer, rotation in zip(self.layers, keys):
             inputs = (query, query_pos, key, memory, queries, rotation, query_mask, query_padding, memory_padding)

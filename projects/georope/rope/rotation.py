@@ -4,14 +4,13 @@ Neighbouring channels form a pair, the complex number ``x1 + i x2``; a coefficie
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass
 class Rotation:
     """Coefficients ``cos + i sin`` of the rotary pairs of queries or keys.
 
@@ -19,22 +18,22 @@ class Rotation:
         cos, sin: (B, 1 or heads, L, pairs), float32 or float64. An unrotated pair has cos 1, sin 0.
         temperature: scale of the keys, broadcastable to (B, heads, L, 1), or None.
         rotate_values: whether values turn with their keys and outputs are turned back by the query (V/O rotation).
+        coefficients: (B, L, 1 or heads, pairs), complex, in the memory order of projected tokens; made once.
     """
 
     cos: Tensor
     sin: Tensor
     temperature: Tensor | None = None
     rotate_values: bool = True
+    coefficients: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.coefficients = torch.complex(self.cos.transpose(1, 2).contiguous(), self.sin.transpose(1, 2).contiguous())
 
     @classmethod
     def from_phase(cls, phase: Tensor, rotate_values: bool = True) -> Rotation:
         """A pure rotation by ``phase`` (B, 1 or heads, L, pairs), in rad."""
         return cls(phase.cos(), phase.sin(), rotate_values=rotate_values)
-
-    @cached_property
-    def coefficients(self) -> Tensor:
-        """(B, L, 1 or heads, pairs), complex: in the memory order of projected tokens, made once per rotation."""
-        return torch.complex(self.cos.transpose(1, 2).contiguous(), self.sin.transpose(1, 2).contiguous())
 
 
 def apply(x: Tensor, rotation: Rotation) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def depth_anchors(spacing: str, num: int, start: float, stop: float) -> list[float]:
-    """``num`` depths from ``start`` to ``stop`` metres: ``linspace``, ``log`` or ``lid`` (steps grow linearly, as PETR's)."""
+    """``num`` depths from ``start`` to ``stop`` metres; the steps of ``lid`` grow linearly, as PETR's depth bins do."""
     if num < 2 or not 0 < start < stop:
         raise ValueError(f'anchors need num >= 2 and 0 < start < stop, not num={num}, start={start}, stop={stop}; '
                          'give a single anchor as a list')
