@@ -121,6 +121,11 @@ def _add_visitor(rng, placement, street):
                           last_seen=0.1)
     if not placement.add(visitor):
         raise RuntimeError('no room for the pedestrian of edge case single_observation')
+    start = street.point(0.0)
+    direction = np.array([x, y]) - start
+    sight = start + 0.55 * direction  # nothing may stand between the two
+    placement.reserve((1.0, 0.8 * np.linalg.norm(direction)),
+                      np.array([[*sight, np.arctan2(direction[1], direction[0])]]))
 
 
 def _surroundings(rng, street, travel) -> list[Block]:
