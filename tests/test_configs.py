@@ -1,14 +1,16 @@
 """Every shipped config: builds, and says what its users rely on."""
 import re
+from pathlib import Path
 
 import pytest
 import torch
-from conftest import ROOT
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
 from georope.registry import MODELS
 from georope.rope import NoEncoding, URoPE
+
+ROOT = Path(__file__).resolve().parents[1]
 
 CONFIGS = sorted(path.relative_to(ROOT / 'configs') for path in (ROOT / 'configs').rglob('*.py')
                  if '_base_' not in path.parts)

@@ -3,12 +3,14 @@ import subprocess
 import sys
 import zipfile
 from importlib import metadata
+from pathlib import Path
 
 import pytest
-from conftest import ROOT
 
 import georope
 from georope.version import check_requirements
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def python(code, cwd):
