@@ -32,8 +32,8 @@ THINGS = (
 
 
 def write_nuscenes(root, scenes=(('scene-0061', 3), ('scene-0103', 2)), cameras=SIX, things=THINGS, speed=10., yaw=.3,
-                   origin=(1000., 2000., 0.), interval=.5, camera_delay=.04, size=(180, 320), version='v1.0-mini',
-                   annotations=True, images=True, offset=7.):
+                   origin=(1000., 2000., 0.), interval=.5, camera_delay=.04, lidar_tilt=0., size=(180, 320),
+                   version='v1.0-mini', annotations=True, images=True, offset=7.):
     """Write tables (and images) under ``root``; returns it.
 
     ``camera_delay``: seconds between LiDAR and camera, or {camera: seconds}. ``offset``: seconds between scenes' starts
@@ -53,7 +53,8 @@ def write_nuscenes(root, scenes=(('scene-0061', 3), ('scene-0103', 2)), cameras=
         add('category', f'cat-{name}', name=name, description='')
     for name in dict.fromkeys(item['attribute'] for item in things if item['attribute']):
         add('attribute', f'att-{name}', name=name, description='')
-    lidar = dict(translation=[.9, 0., 1.8], rotation=Quaternion(axis=(0, 0, 1), degrees=-90).elements.tolist())
+    tilt = Quaternion(axis=(1, 2, 0), degrees=lidar_tilt)
+    lidar = dict(translation=[.9, 0., 1.8], rotation=(tilt * Quaternion(axis=(0, 0, 1), degrees=-90)).elements.tolist())
     add('sensor', 'LIDAR_TOP', channel='LIDAR_TOP', modality='lidar')
     add('calibrated_sensor', 'cal-LIDAR_TOP', sensor_token='LIDAR_TOP', camera_intrinsic=[], **lidar)
     for i, name in enumerate(cameras):

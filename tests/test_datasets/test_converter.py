@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mmdet3d.datasets import NuScenesDataset
 from mmdet3d.datasets.convert_utils import post_process_coords
+from mmdet3d.structures import LiDARInstance3DBoxes
 from nuscenes.utils.geometry_utils import view_points
 from pyquaternion import Quaternion
-from small_nuscenes import SIX, START, thing, write_nuscenes
+from small_nuscenes import SIX, START, THINGS, thing, write_nuscenes
 
 from georope.datasets.camera_labels import box_corners, image_box
 from georope.datasets.converter import CLASSES, create_infos, update_infos
@@ -27,7 +28,8 @@ ADDED_TO_INSTANCES = ('instance_token', 'attr_name')
 
 @pytest.fixture(scope='module')
 def root(tmp_path_factory):
-    return write_nuscenes(tmp_path_factory.mktemp('any root'), images=False)
+    things = [*THINGS, thing((14., -3., 1.), velocity=(2., 1., 3.))]  # this one goes uphill
+    return write_nuscenes(tmp_path_factory.mktemp('any root'), images=False, things=things, lidar_tilt=4.)
 
 
 @pytest.fixture(scope='module')
@@ -78,6 +80,11 @@ def test_boxes_are_the_devkits(root, files):
             width, length, height = box.wlh
             expected = [*box.center, length, width, height, box.orientation.yaw_pitch_roll[0]]
             assert np.allclose(instance['bbox_3d'], expected, atol=1e-9)
+            velocity = np.array([*tables.box_velocity(token)[:2], 0.])  # mmdet3d's: the horizontal motion, turned
+            for record in (tables.get('ego_pose', lidar['ego_pose_token']),
+                           tables.get('calibrated_sensor', lidar['calibrated_sensor_token'])):
+                velocity = Quaternion(record['rotation']).inverse.rotation_matrix @ velocity
+            assert np.allclose(instance['velocity'], velocity[:2], atol=1e-9, equal_nan=True)
             assert instance['instance_token'] == tables.get('sample_annotation', token)['instance_token']
         lidar2global = np.array(entry['ego2global']) @ np.array(entry['lidar_points']['lidar2ego'])
         for name, labels in entry['cam_instances'].items():
@@ -108,6 +115,19 @@ def test_flags_attributes_and_unknown_velocity(files):
     assert by_size[.4]['attr_name'] == ''
     once = next(item for item in second if item['bbox_3d'][3] == 7)
     assert np.isnan(once['velocity']).all()
+
+
+def test_no_camera_label_with_the_centre_behind_the_camera(tmp_path):
+    """A truck beside the ego reaches into the view of the front camera."""
+    truck = thing((-1., 1.5, 1.), size=(2.5, 8., 3.), category='vehicle.truck')
+    write_nuscenes(tmp_path, things=[truck], images=False, speed=0.)
+    (entry, *_) = load_infos(create_infos(tmp_path, 'v1.0-mini')[0])['data_list']
+    lidar2cam = np.array(entry['images']['CAM_FRONT']['lidar2cam'])
+    corners = LiDARInstance3DBoxes([entry['instances'][0]['bbox_3d']], origin=(.5, .5, .5)).corners.numpy()[0]
+    assert image_box(corners @ lidar2cam[:3, :3].T + lidar2cam[:3, 3],
+                     np.array(entry['images']['CAM_FRONT']['cam2img']), 320, 180) is not None
+    assert entry['cam_instances']['CAM_FRONT'] == []
+    assert all(label['depth'] > 0 for labels in entry['cam_instances'].values() for label in labels)
 
 
 @pytest.mark.parametrize('yaw', [0., np.pi / 2, -2.])
@@ -206,8 +226,10 @@ def test_command(root, tmp_path, monkeypatch, capsys):
     assert json.dumps(before, sort_keys=True) == json.dumps(load_infos(file), sort_keys=True)
 
 
-def test_mmdet3d_reads_the_file(root, files):
+def test_mmdet3d_reads_the_file(tmp_path):
     """mmdet3d's own dataset class takes the file, and its boxes have the devkit's corners."""
+    root = write_nuscenes(tmp_path, images=False)
+    create_infos(root, 'v1.0-mini')
     prefix = {name: f'samples/{name}' for name in SIX}
     dataset = NuScenesDataset(
         data_root=str(root), ann_file='nuscenes_infos_train.pkl', data_prefix=prefix, pipeline=[],

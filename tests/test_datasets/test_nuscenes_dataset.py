@@ -105,8 +105,8 @@ def test_any_number_of_cameras_in_a_fixed_order(tmp_path, cameras):
     with open(file, 'rb') as stream:
         infos = pickle.load(stream)
     for i, entry in enumerate(infos['data_list']):
-        names = [*entry['images']]
-        entry['images'] = {name: entry['images'][name] for name in (reversed(names) if i else names)}
+        names = sorted(entry['images'], key=cameras.index, reverse=bool(i))
+        entry['images'] = {name: entry['images'][name] for name in names}
     save_infos(infos, file)
     dataset = NuScenesCameraDataset(str(file), str(root), TRAIN, test_mode=False)
     expected = [name for name in SIX if name in cameras] + [name for name in cameras if name not in SIX]
@@ -236,6 +236,14 @@ def test_annotations(infos, build):
 def test_nan_velocity_survives_the_pipeline(infos, build):
     boxes = build(infos, pipeline=TRAIN)[1]['data_samples'].gt_instances_3d.bboxes_3d.tensor
     assert boxes[:, 7:].isnan().any(1).sum() == 1 and not boxes[:, :7].isnan().any()
+
+
+def test_no_velocities_in_the_file(infos, build):
+    for entry in infos['data_list']:
+        for item in entry['instances']:
+            del item['velocity']
+    boxes = build(infos).get_data_info(1)['ann_info']['gt_bboxes_3d'].tensor
+    assert len(boxes) == 4 and boxes[:, 7:].isnan().all()
 
 
 def test_use_valid_flag(infos, build):

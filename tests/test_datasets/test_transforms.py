@@ -167,10 +167,11 @@ def test_the_test_plan_is_fixed():
     frame = aug.transform(random_frame(0))
     assert np.random.get_state()[1].tolist() == state
     assert frame['image_plans'][0] == ImagePlan((900, 1600), .44, (0, 140), (256, 704), False, 0.)
-    # every final width is filled, though 1 / 49 * 49 < 1
-    for width in range(20, 200):
-        plan = ImageAug((16, width), (1, 1), training=False).plan((32, 49 * 7), {})
-        assert int(49 * 7 * plan.resize + 1e-6) >= width
+    # the whole height is kept, though 343 * (height / 343) may come out a hair below height
+    heights = range(172, 343)
+    assert any(int(343 * (height / 343)) < height for height in heights)
+    for height in heights:
+        assert ImageAug((height, 16), (1, 1), training=False).plan((343, 32), {}).crop[1] == 0
 
 
 def test_cameras_of_different_sizes_share_the_draws():

@@ -19,12 +19,15 @@ def keep(prob, shape=(2, 3, 3, 64, 96), seed=0, **kwargs):
 
 @pytest.mark.parametrize('ratio', [.2, .5, .8])
 def test_stripes_stay_and_squares_go(ratio):
+    squares = set()
     for mask in keep(1., (50, 3, 64, 96), ratio=ratio):
         rows, columns = mask.all(1), mask.all(0)
         assert torch.equal(mask, rows[:, None] | columns[None])
         # runs of masked rows, without those cut by the border, are all of one length
         runs = [len(run) for run in ''.join('.x'[int(not row)] for row in rows).split('.') if run][1:-1]
         assert len(set(runs)) <= 1
+        squares.update(runs)
+    assert len(squares) > 3  # each image has its own period
     shares = 1 - keep(1., (500, 1, 64, 96), ratio=ratio).float().mean((1, 2))
     assert shares.mean().item() == pytest.approx((1 - ratio)**2, abs=.05)
 
