@@ -3,6 +3,7 @@ import importlib.util
 import itertools
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -24,8 +25,11 @@ def main(tool: str, config: Path, *arguments) -> None:
         module.main()
 
 
-def run(*command, port: int = 29600, timeout: float = 120) -> subprocess.CompletedProcess:
+def run(*command, timeout: float = 240) -> subprocess.CompletedProcess:
     """Runs a command on one thread and without GPU, from a directory that is not ours."""
+    with socket.socket() as probe:
+        probe.bind(('127.0.0.1', 0))
+        port = probe.getsockname()[1]  # free, so that suites may run side by side
     env = {**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '-1', 'PORT': str(port),
            'PATH': f'{Path(sys.executable).parent}:{os.environ["PATH"]}', 'PYTHONPATH': str(Path(__file__).parent)}
     return subprocess.run([str(part) for part in command], cwd='/', env=env, text=True, timeout=timeout,

@@ -56,7 +56,7 @@ def two_ranks(config, tmp_path_factory) -> Path:
     """The work dir of two processes with batch 1."""
     work_dir = tmp_path_factory.mktemp('two')
     done = run(TOOLS / 'dist_train.sh', config, 2, '--work-dir', work_dir, '--cfg-options',
-               'train_dataloader.batch_size=1', port=29611)
+               'train_dataloader.batch_size=1')
     assert done.returncode == 0, done.stdout
     return work_dir
 
@@ -76,7 +76,7 @@ def test_testing(config, two_ranks, tmp_path):
     checkpoint = two_ranks / 'epoch_2.pth'
     main('test', config, checkpoint, '--work-dir', one, '--cfg-options', f'test_evaluator.jsonfile_prefix={one}')
     done = run(TOOLS / 'dist_test.sh', config, checkpoint, 2, '--work-dir', two, '--cfg-options',
-               f'test_evaluator.jsonfile_prefix={two}', port=29612)
+               f'test_evaluator.jsonfile_prefix={two}')
     assert done.returncode == 0, done.stdout
     results = [json.loads((folder / 'results_nusc.json').read_text()) for folder in (one, two)]
     assert len(results[0]['results']) == 7 and results[0] == results[1]
