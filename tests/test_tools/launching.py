@@ -25,15 +25,21 @@ def main(tool: str, config: Path, *arguments) -> None:
         module.main()
 
 
-def run(*command, timeout: float = 240) -> subprocess.CompletedProcess:
+def run(*command, timeout: float = 500) -> subprocess.CompletedProcess:
     """Runs a command on one thread and without GPU, from a directory that is not ours."""
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))
         port = probe.getsockname()[1]  # free, so that suites may run side by side
     env = {**os.environ, 'OMP_NUM_THREADS': '1', 'CUDA_VISIBLE_DEVICES': '-1', 'PORT': str(port),
            'PATH': f'{Path(sys.executable).parent}:{os.environ["PATH"]}', 'PYTHONPATH': str(Path(__file__).parent)}
-    return subprocess.run([str(part) for part in command], cwd='/', env=env, text=True, timeout=timeout,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    command = [str(part) for part in command]
+    process = subprocess.Popen(command, cwd='/', env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.terminate()  # torchrun then ends its ranks; killed, it would leave them behind
+        output, _ = process.communicate()
+    return subprocess.CompletedProcess(command, process.returncode, output)
 
 
 def scalars(work_dir: Path, key: str) -> list:
