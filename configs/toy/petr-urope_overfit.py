@@ -17,8 +17,12 @@ test_pipeline = [
     dict(type='georope.LoadCameraImages'),
     pack,
 ]
+model = dict(img_backbone=dict(base_channels=32), img_neck=dict(in_channels=[128, 256]))
+optim_wrapper = dict(optimizer=dict(lr=4e-4))
 train_dataloader = dict(
-    sampler=dict(type='InfiniteSampler'), dataset=dict(ann_file='nuscenes_infos_val.pkl', pipeline=train_pipeline))
+    batch_size=2,
+    sampler=dict(type='InfiniteSampler'),
+    dataset=dict(ann_file='nuscenes_infos_val.pkl', pipeline=train_pipeline))
 val_dataloader = dict(dataset=dict(pipeline=test_pipeline))
 test_dataloader = val_dataloader
 

@@ -18,7 +18,7 @@ test_pipeline = [
     dict(type='georope.LoadCameraImages'),
     dict(type='georope.PackCameraInputs'),
 ]
-train_dataloader = dict(num_workers=1, dataset=dict(data_root=data_root, pipeline=train_pipeline))
+train_dataloader = dict(batch_size=1, num_workers=1, dataset=dict(data_root=data_root, pipeline=train_pipeline))
 val_dataloader = dict(num_workers=1, dataset=dict(data_root=data_root, pipeline=test_pipeline))
 test_dataloader = val_dataloader
 val_evaluator = dict(data_root=data_root, ann_file=f'{data_root}/nuscenes_infos_val.pkl')
