@@ -19,6 +19,7 @@ test_pipeline = [
 ]
 model = dict(img_backbone=dict(base_channels=32), img_neck=dict(in_channels=[128, 256]))
 optim_wrapper = dict(optimizer=dict(lr=4e-4))
+auto_scale_lr = dict(base_batch_size=2)
 train_dataloader = dict(
     batch_size=2,
     sampler=dict(type='InfiniteSampler'),
