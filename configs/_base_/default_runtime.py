@@ -9,6 +9,7 @@ default_hooks = dict(
     checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=3),
     plain_checkpoint=dict(type='georope.PlainCheckpointHook'),
     sampler_seed=dict(type='DistSamplerSeedHook'),
+    stream=dict(type='georope.StreamHook'),
     visualization=dict(type='georope.DetectionVisualizationHook'))
 
 env_cfg = dict(

@@ -381,8 +381,8 @@ def test_built_from_a_config_and_collated(small_root):
     assert [sample.token for sample in batch['data_samples']] == [TOKENS[0], TOKENS[4]]
     assert set(batch['data_samples'][0].metainfo) == {
         'token', 'sample_idx', 'scene_token', 'frame_idx', 'prev_exists', 'timestamp', 'lidar2img', 'lidar2cam',
-        'cam2img', 'lidar2global', 'img_path', 'filename', 'img_shape', 'ori_shape', 'cam_names', 'box_type_3d',
-        'box_mode_3d'}
+        'cam2img', 'lidar2global', 'ego_pose', 'img_path', 'filename', 'img_shape', 'ori_shape', 'cam_names',
+        'box_type_3d', 'box_mode_3d'}
     assert batch['data_samples'][1].img_shape == [(96, 256)] * 6
     assert batch['data_samples'][1].ori_shape == [(180, 320)] * 6
 

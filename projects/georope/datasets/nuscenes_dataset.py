@@ -12,6 +12,7 @@ from georope.registry import DATASETS
 
 from .calibration import as_intrinsics, as_pose, check_motion
 from .info_file import CREATE_COMMAND, camera_order, in_scene_order, load_infos
+from .samplers import LaneIndex, draws_of
 
 
 @DATASETS.register_module()
@@ -26,12 +27,13 @@ class NuScenesCameraDataset(Det3DDataset):
     A frame holds
 
     - ``token``, ``scene_token`` ('' in files that lack it), ``frame_idx``, ``sample_idx`` (place in this dataset),
-      ``prev_exists`` (the frame before it in this dataset is of the same scene), ``timestamp`` (float64 seconds since
-      the first frame of the scene in the file),
+      ``prev_exists`` (the frame before it in this dataset is of the same scene, no frame between them is left out by
+      ``skip_tokens``, and its lane does not start here, see :class:`StreamBatchSampler`), ``timestamp`` (float64
+      seconds since the first frame of the scene in the file),
     - ``cam_names`` (N), ``img_path`` (N), ``images`` {camera: ``img_path``, ``sample_data_token``, ``timestamp``,
       ``height``, ``width``, ``cam2ego``, ``ego2global``; None where the file lacks it},
     - float64 ``cam2img``, ``lidar2cam``, ``lidar2img`` (N, 4, 4), ``ego2global``, ``lidar2ego``, ``lidar2global``
-      (4, 4),
+      (4, 4), the latter packed as ``ego_pose`` too,
     - in training ``ann_info``: ``gt_bboxes_3d`` (LiDARInstance3DBoxes, 9 values, NaN velocity where unknown),
       ``gt_labels_3d`` (n) int64, and where the file has ``cam_instances`` lists over cameras of ``gt_bboxes`` (m, 4),
       ``gt_bboxes_labels`` (m), ``centers_2d`` (m, 2), ``depths`` (m). Labels count in the order of ``classes``.
@@ -51,11 +53,13 @@ class NuScenesCameraDataset(Det3DDataset):
             would still leave out those without LiDAR points.
         filter_empty_gt: Leave out training frames without any object, before the pipeline (a transform may still empty
             one). Off: a stream needs its empty frames.
+        skip_tokens: Sample tokens of frames to leave out, e.g. with a broken image. A stream starts anew after each.
         test_mode: No annotation is read.
         kwargs: ``indices``, ``lazy_init``, ``serialize_data``, ``max_refetch`` of mmengine's BaseDataset.
 
     Raises:
-        ValueError: The file is not v2, a class is not in it, or a matrix in it cannot be a calibration.
+        ValueError: The file is not v2, a class or a token of ``skip_tokens`` is not in it, or a matrix in it cannot be
+            a calibration.
     """
 
     METAINFO = dict(classes=NuScenesDataset.METAINFO['classes'], palette=NuScenesDataset.METAINFO['palette'])
@@ -68,9 +72,11 @@ class NuScenesCameraDataset(Det3DDataset):
                  data_prefix: Optional[dict] = None,
                  use_valid_flag: bool = True,
                  filter_empty_gt: bool = False,
+                 skip_tokens: Sequence[str] = (),
                  test_mode: bool = False,
                  **kwargs) -> None:
         self.use_valid_flag = use_valid_flag
+        self.skip_tokens = set(skip_tokens)
         if metainfo and 'classes' in metainfo:
             known = dict(zip(self.METAINFO['classes'], self.METAINFO['palette']))
             unknown = [name for name in metainfo['classes'] if name not in known]
@@ -101,29 +107,36 @@ class NuScenesCameraDataset(Det3DDataset):
         if len(set(tokens)) < len(tokens):
             double = next(token for token in tokens if tokens.count(token) > 1)
             raise ValueError(f'{self.ann_file}: sample {double} occurs more than once.')
+        if self.skip_tokens - set(tokens):
+            raise ValueError(f'{self.ann_file} has none of the skip_tokens {sorted(self.skip_tokens - set(tokens))}.')
         if not all('scene_token' in entry for entry in entries):
             warnings.warn(
                 f'{self.ann_file} has no scene tokens: frames are ordered by time and each counts as a scene of its '
                 f'own. Add them with `{CREATE_COMMAND} --update {self.ann_file}`.', stacklevel=2)
         self.cameras = None
-        starts, places = {}, {}
+        starts, places, gaps = {}, {}, set()
         frames = []
         for entry in entries:
+            scene = entry.get('scene_token', '')
+            starts.setdefault(scene, entry['timestamp'])
+            places[scene] = places.get(scene, -1) + 1
+            if entry['token'] in self.skip_tokens:
+                gaps.add(scene)
+                continue
             images = _required(entry, 'images', f'{self.ann_file}: sample {entry["token"]}: ')
             self.cameras = self.cameras or camera_order(images)
             if set(images) != set(self.cameras):
                 raise ValueError(
                     f'{self.ann_file}: sample {entry["token"]} has the cameras {list(images)}, sample '
                     f'{entries[0]["token"]} has {self.cameras}; all frames need the same ones.')
-            scene = entry.get('scene_token', '')
-            starts.setdefault(scene, entry['timestamp'])
-            places[scene] = places.get(scene, -1) + 1
             frame = self.parse_data_info(entry)
             frame['timestamp'] -= starts[scene]
             for image in frame['images'].values():
                 if image['timestamp'] is not None:
                     image['timestamp'] -= starts[scene]
             frame.setdefault('frame_idx', places[scene])
+            frame['after_gap'] = scene in gaps
+            gaps.discard(scene)
             frames.append(frame)
         check_motion(self.ann_file, frames)
         return frames
@@ -190,12 +203,25 @@ class NuScenesCameraDataset(Det3DDataset):
             return self.data_list
         return [frame for frame in self.data_list if len(frame['ann_info']['gt_labels_3d'])]
 
+    def scenes(self) -> list[list[int]]:
+        """Places of the frames of each scene, in order. A frame without scene token is a scene of its own."""
+        scenes, last = [], ''
+        for place in range(len(self)):
+            token = super().get_data_info(place)['scene_token']
+            if token and token == last:
+                scenes[-1].append(place)
+            else:
+                scenes.append([place])
+            last = token
+        return scenes
+
     def get_data_info(self, idx: int) -> dict:
         """The frame at ``idx``, see the class."""
-        frame = super().get_data_info(idx)
-        place = frame['sample_idx']
-        before = super().get_data_info(place - 1)['scene_token'] if place > 0 else ''
-        frame['prev_exists'] = bool(before) and before == frame['scene_token']
+        frame = super().get_data_info(int(idx))
+        place, scene = frame['sample_idx'], frame['scene_token']
+        starts = frame.pop('after_gap') or (isinstance(idx, LaneIndex) and idx.starts)
+        frame['prev_exists'] = bool(
+            place > 0 and scene and not starts and super().get_data_info(place - 1)['scene_token'] == scene)
         if 'ann_info' in frame:
             boxes = frame['ann_info']['gt_bboxes_3d']
             frame['ann_info']['gt_bboxes_3d'] = LiDARInstance3DBoxes(boxes, box_dim=9, origin=(0.5, 0.5, 0.5))
@@ -210,7 +236,8 @@ class NuScenesCameraDataset(Det3DDataset):
         frame = self.get_data_info(idx)
         token = frame['token']
         frame.update(box_type_3d=self.box_type_3d, box_mode_3d=self.box_mode_3d)
-        data = self.pipeline(frame)
+        with draws_of(idx):
+            data = self.pipeline(frame)
         if data is None:
             raise ValueError(f'{self.ann_file}: a transform returned None for sample {token}; frames are not replaced.')
         return data
@@ -234,7 +261,6 @@ class NuScenesCameraDataset(Det3DDataset):
         if folder is None:
             folder = osp.join(self.data_root or '', 'samples', camera)
         return osp.join(folder, path)
-
 
 
 def _required(record: dict, key: str, where: str):

@@ -1,13 +1,18 @@
-"""Hooks of the tools: plain checkpoints, weights that fit, and one line that says what is trained."""
+"""Hooks of the tools: plain checkpoints, weights that fit, streams, and one line that says what is trained."""
 from __future__ import annotations
 
 import ast
+import itertools
+import random
 
 import numpy as np
+import torch
+from mmengine.dist import broadcast
 from mmengine.hooks import Hook
 from mmengine.model import is_model_wrapper
 from mmengine.runner import EpochBasedTrainLoop
 
+from georope.datasets import StreamBatchSampler
 from georope.registry import HOOKS
 
 
@@ -95,6 +100,44 @@ def _encodings(text: str) -> list[str]:
     models = [node for node in statements if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == 'model']
     return sorted(ast.unparse(keyword.value) for model in models for keyword in ast.walk(model)
                   if isinstance(keyword, ast.keyword) and keyword.arg == 'encoding')
+
+
+@HOOKS.register_module()
+class StreamHook(Hook):
+    """Training on streams (:class:`georope.datasets.StreamBatchSampler`) starts where the run is; else does nothing.
+
+    Sampler and model then depend on (seed, iteration) alone: the loader starts at the iteration that a run was resumed
+    at, and python's, numpy's and torch's generators are seeded with (seed, rank, iteration) before each iteration, so
+    that dropout, denoising noise and masks are those of a run that was never stopped.
+    """
+    priority = 'VERY_HIGH'
+
+    def before_train(self, runner) -> None:
+        sampler = runner.train_loop.dataloader.batch_sampler
+        self.active = isinstance(sampler, StreamBatchSampler)
+        if self.active:
+            seed = torch.tensor(runner.seed)  # with diff_rank_seed, ranks have their own
+            broadcast(seed)
+            self.seed = sampler.seed = int(seed)
+            runner.logger.info(f'streams: {len(sampler.sequences)} sequences in {sampler.num_lanes} lanes, '
+                               f'{len(sampler)} iterations per epoch')
+
+    def before_train_epoch(self, runner) -> None:
+        if not self.active:
+            return
+        loop = runner.train_loop
+        sampler = loop.dataloader.batch_sampler
+        sampler.start = runner.iter
+        if not isinstance(loop, EpochBasedTrainLoop):
+            sampler.endless = True
+            # This loop first drops as many batches as were trained on; the loader starts behind them.
+            loop.dataloader_iterator = itertools.chain(range(runner.iter), iter(loop.dataloader))
+
+    def before_train_iter(self, runner, batch_idx: int, data_batch=None) -> None:
+        if self.active:
+            np.random.seed([self.seed, runner.rank, runner.iter])
+            random.seed(np.random.randint(2**31))
+            torch.manual_seed(np.random.randint(2**31))
 
 
 class TrainingSummaryHook(Hook):

@@ -7,8 +7,8 @@ from mmengine.structures import InstanceData
 from georope.registry import TRANSFORMS
 
 META_KEYS = ('token', 'sample_idx', 'scene_token', 'frame_idx', 'prev_exists', 'timestamp', 'lidar2img', 'lidar2cam',
-             'cam2img', 'lidar2global', 'img_path', 'filename', 'img_shape', 'ori_shape', 'cam_names', 'box_type_3d',
-             'box_mode_3d')
+             'cam2img', 'lidar2global', 'ego_pose', 'img_path', 'filename', 'img_shape', 'ori_shape', 'cam_names',
+             'box_type_3d', 'box_mode_3d')
 
 
 @TRANSFORMS.register_module()
@@ -16,9 +16,10 @@ class PackCameraInputs(Pack3DDetInputs):
     """Pack a frame.
 
     Returns ``inputs``: ``img`` (N, 3, h, w), uint8 if the images are; ``data_samples``: a Det3DDataSample with the
-    metainfo of ``meta_keys``, and where the frame has labels ``gt_instances_3d`` (``bboxes_3d``, ``labels_3d``) and
-    ``gt_cameras``, a list over cameras of InstanceData: ``bboxes`` (m, 4), ``labels`` (m), ``centers_2d`` (m, 2),
-    ``depths`` (m). ``DataSample.to`` does not reach into that list: its user moves it.
+    metainfo of ``meta_keys`` (``ego_pose`` is another name of ``lidar2global``), and where the frame has labels
+    ``gt_instances_3d`` (``bboxes_3d``, ``labels_3d``) and ``gt_cameras``, a list over cameras of InstanceData:
+    ``bboxes`` (m, 4), ``labels`` (m), ``centers_2d`` (m, 2), ``depths`` (m). ``DataSample.to`` does not reach into that
+    list: its user moves it.
     """
 
     def __init__(self,
@@ -27,6 +28,8 @@ class PackCameraInputs(Pack3DDetInputs):
         super().__init__(keys=tuple(keys), meta_keys=tuple(meta_keys))
 
     def pack_single_results(self, results: dict) -> dict:
+        if 'lidar2global' in results:
+            results['ego_pose'] = results['lidar2global']
         packed = super().pack_single_results(results)
         if 'gt_bboxes' in results:  # tensors by now
             packed['data_samples'].gt_cameras = [

@@ -55,7 +55,8 @@ class LoadCameraImages(BaseTransform):
             try:
                 images.append(self._load(path, plan))
             except OSError as error:
-                raise OSError(f'sample {results["token"]}, camera {camera}: {error}') from error
+                raise OSError(f'sample {results["token"]}, camera {camera}: {error} To go on without this frame: '
+                              'skip_tokens of the dataset.') from error
         shapes = [image.shape[:2] for image in images]
         results.update(
             img=images,

@@ -1,0 +1,158 @@
+"""Streams: which frames are seen together and in which order, in training and in tests.
+
+A *lane* is a place in the global batch: item b of every batch of a rank belongs to the same lane, and a lane shows the
+frames of a scene one after the other. Both classes here are batch samplers, since lanes need the batch size; the
+loader's ``sampler`` only brings dataset, rank, seed and epoch (mmengine's DefaultSampler).
+"""
+import contextlib
+from collections.abc import Iterator
+from typing import Union
+
+import numpy as np
+import torch
+
+from georope.registry import DATA_SAMPLERS
+
+
+class LaneIndex(int):
+    """Place of a frame in the dataset, with what its lane adds to it.
+
+    Attributes:
+        starts: The lane starts anew here: memory of what it showed before is not to be used.
+        seed: Seed, iteration and lane, which fix the random draws of the frame.
+    """
+
+    def __new__(cls, index: int, starts: bool, seed: tuple[int, int, int]) -> 'LaneIndex':
+        self = super().__new__(cls, index)
+        self.starts, self.seed = starts, seed
+        return self
+
+    def __reduce__(self) -> tuple:
+        return LaneIndex, (int(self), self.starts, self.seed)
+
+
+@contextlib.contextmanager
+def draws_of(index: int) -> Iterator[None]:
+    """numpy's global generator as the seed of a :class:`LaneIndex` sets it, and afterwards as it was before.
+
+    A plain index changes nothing: the generator goes on.
+    """
+    if not isinstance(index, LaneIndex):
+        yield
+        return
+    state = np.random.get_state()
+    np.random.seed(index.seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(state)
+
+
+@DATA_SAMPLERS.register_module()
+class StreamBatchSampler:
+    """Batches of a training on streams; each is a list of :class:`LaneIndex`, item b of lane ``rank * batch_size + b``.
+
+    Whole scenes, or parts of them, are shuffled by the seed, again for each pass over them, into one endless list. Of L
+    lanes over all ranks, lane l shows the sequences l, l + L, l + 2 L, ... of that list, the next as soon as one ends.
+    This is the order of the StreamPETR repository (its InfiniteGroupEachSampleInBatchSampler, its splits), for any
+    number of sequences: with fewer than lanes, several lanes show the same one.
+
+    What a batch holds depends on (seed, iteration) alone, so any iteration can be the first one at once, and the same
+    lanes see the same frames with the same draws however they are spread over ranks. An epoch has as many iterations as
+    show ``len(dataset)`` frames, rounded up; lanes go on beyond its end. At the first iteration of each epoch, and
+    where a run is resumed, all lanes start anew (``LaneIndex.starts``): a run that is resumed from the checkpoint of an
+    epoch is the one that was never stopped, and no memory has to be saved.
+
+    Args:
+        sampler: Brings ``dataset``, ``rank``, ``world_size``, ``seed`` and ``epoch``; its own order is not used.
+        batch_size: Lanes of this rank.
+        seq_split_num: Parts of each scene, of equal length but for the last, which is shorter or, in short scenes,
+            missing; ``'all'``: each frame is a sequence, an ordinary shuffled training.
+
+    Attributes:
+        start: First iteration of the next pass; None: where the sampler's epoch begins.
+        endless: Do not stop at the end of the epoch (for loops that count iterations).
+    """
+
+    def __init__(self, sampler, batch_size: int, seq_split_num: Union[int, str] = 1) -> None:
+        if seq_split_num != 'all' and not (isinstance(seq_split_num, int) and seq_split_num > 0):
+            raise ValueError(f"StreamBatchSampler: seq_split_num={seq_split_num!r}, must be 1, 2, ... or 'all'.")
+        self.sampler, self.batch_size = sampler, batch_size
+        self.seed, self.start, self.endless = sampler.seed, None, False
+        self.sequences = []
+        for scene in sampler.dataset.scenes():
+            size = 1 if seq_split_num == 'all' else -(-len(scene) // seq_split_num)
+            self.sequences += [scene[i:i + size] for i in range(0, len(scene), size)]
+        if not self.sequences:
+            raise ValueError('StreamBatchSampler: the dataset has no frames.')
+
+    @property
+    def num_lanes(self) -> int:
+        return self.batch_size * self.sampler.world_size
+
+    def __len__(self) -> int:
+        """Iterations of an epoch."""
+        return -(-len(self.sampler.dataset) // self.num_lanes)
+
+    def __iter__(self) -> Iterator[list[LaneIndex]]:
+        iteration = first = self.sampler.epoch * len(self) if self.start is None else self.start
+        numbers = range(self.sampler.rank * self.batch_size, (self.sampler.rank + 1) * self.batch_size)
+        lanes = [self._lane(number, first) for number in numbers]
+        while True:
+            anew = iteration == first or iteration % len(self) == 0
+            yield [
+                LaneIndex(index, anew or starts, (self.seed, iteration, number))
+                for number, (index, starts) in zip(numbers, map(next, lanes))
+            ]
+            iteration += 1
+            if iteration % len(self) == 0 and not self.endless:
+                return
+
+    def _lane(self, number: int, first: int) -> Iterator[tuple[int, bool]]:
+        """Frames of a lane from iteration ``first`` on, and whether a sequence starts there."""
+        for sequence in self._sequences(number):
+            skipped, first = min(first, len(sequence)), max(first - len(sequence), 0)
+            for place in range(skipped, len(sequence)):
+                yield sequence[place], place == 0
+
+    def _sequences(self, lane: int) -> Iterator[list[int]]:
+        """Sequences of a lane from the start of training on."""
+        generator = torch.Generator().manual_seed(self.seed)
+        while True:
+            order = torch.randperm(len(self.sequences), generator=generator).tolist()
+            yield from (self.sequences[number] for number in order[lane::self.num_lanes])
+            lane = lane - len(order) + self.num_lanes * len(order[lane::self.num_lanes])
+
+
+@DATA_SAMPLERS.register_module()
+class SceneBatchSampler:
+    """Batches of a test on streams: each rank gets whole scenes, each frame occurs once, none is added.
+
+    A batch holds ``batch_size`` scenes of equal length in lockstep, or fewer where no more of that length are left, so
+    that the number of lanes changes at starts of scenes only. Ranks may differ in their number of batches; with fewer
+    scenes than ranks, some have none. Scenes go, the longest first, to the rank with the fewest frames so far.
+
+    Args:
+        sampler: Brings ``dataset``, ``rank`` and ``world_size``; its own order is not used.
+        batch_size: Most scenes at a time.
+    """
+
+    def __init__(self, sampler, batch_size: int) -> None:
+        self.sampler, self.batch_size = sampler, batch_size
+        loads = [0] * sampler.world_size
+        by_length: dict[int, list] = {}
+        for scene in sorted(sampler.dataset.scenes(), key=len, reverse=True):
+            rank = loads.index(min(loads))
+            loads[rank] += len(scene)
+            if rank == sampler.rank:
+                by_length.setdefault(len(scene), []).append(scene)
+        self.batches = [
+            list(batch) for scenes in by_length.values() for i in range(0, len(scenes), batch_size)
+            for batch in zip(*scenes[i:i + batch_size])
+        ]
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.batches)
