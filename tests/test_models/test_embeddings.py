@@ -44,10 +44,9 @@ def test_frustum_coordinates_are_normalised_points():
 
 def test_cone_code_order():
     coordinates = torch.arange(2 * 6 * 192.0).reshape(2, 6, 192)
-    focal = torch.tensor([[[1000, 2000], [-3000, 4000], [5000, 6000]], [[1, 2], [3, 4], [5, 6.0]]])
+    focal = torch.tensor([1000, 2000, -3000, 4000, 5000, 6000.0]).reshape(1, 6, 1).repeat(2, 1, 2)
     cone = cone_code(coordinates, focal)
-    assert cone[0, :, 0].tolist() == [1, 1, 3, 3, 5, 5]  # token t belongs to camera t // (H * W); flips do not matter
-    assert cone_code(coordinates, focal, in_camera_order=False)[0, :, 0].tolist() == [1, 3, 5, 1, 3, 5]
+    assert cone[0, :, 0].tolist() == [1, 2, 3, 4, 5, 6]  # flips do not matter
     assert torch.equal(cone[..., 2:5], coordinates[..., 189:192])  # bin 63
     assert torch.equal(cone[..., 5:8], coordinates[..., 102:105])  # bin 34
 

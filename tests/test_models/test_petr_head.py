@@ -116,6 +116,26 @@ def test_the_frame_may_be_moved():
     close(moved, expected)
 
 
+def test_focal_lengths_of_tokens():
+    """Token t belongs to camera t // (H * W); the reference's slip is t % N."""
+    cam2img = np.tile(np.eye(4), (3, 1, 1)) * np.array([1, 2, 3.0])[:, None, None]
+    for compat, expected in ((False, [1, 1, 2, 2, 3, 3]), (True, [1, 2, 3, 1, 2, 3])):
+        focal = tiny_head(compat=compat)._focal_lengths([dict(cam2img=cam2img)], 3, 2, None, torch.device('cpu'))
+        assert focal[0, :, 0].tolist() == expected
+
+
+@positions
+def test_chosen_tokens_are_all_that_is_seen(options):
+    """Chosen tokens, in any order, give what the others masked as padding give; all of them give what None gives."""
+    head = tiny_head(**options).eval()
+    tensor, data_sample = features(1), sample()
+    with torch.no_grad():
+        close(head(tensor, metas([data_sample]), tokens=torch.randperm(48)[None]), run(head, tensor, [data_sample]))
+        left = sample(img_shape=[(64, 48)] * 2)
+        chosen = torch.arange(48).reshape(2, 4, 6)[..., :3].flip(0).reshape(1, -1)
+        close(head(tensor, metas([data_sample]), tokens=chosen), run(head, tensor, [left]))
+
+
 def test_replace_keeps_the_world_out_of_the_content():
     """Without the 3D embedding nothing is built for it, and cameras act through the rotary code only (USERS 11)."""
     head = tiny_head(**POSITIONS['replace'])

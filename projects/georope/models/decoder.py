@@ -1,4 +1,7 @@
-"""The PETR decoder: self-attention among queries, cross-attention to all image tokens, FFN; norms after each."""
+"""The PETR decoder: self-attention among queries, cross-attention to all image tokens, FFN; norms after each.
+
+StreamPETR's is the same one with further keys in self-attention: what its memory holds and no query carries.
+"""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -39,12 +42,16 @@ class PETRDecoderLayer(nn.Module):
 
     def forward(self, query: Tensor, query_pos: Tensor, key: Tensor, memory: Tensor, queries: Rotation | None,
                 keys: Rotation | None, query_mask: Tensor | None, query_padding: Tensor | None,
-                memory_padding: Tensor | None) -> Tensor:
-        """Arguments and result as in ``PETRDecoder.forward``; key is memory plus its additive position."""
+                memory_padding: Tensor | None, temporal_key: Tensor | None, temporal: Tensor | None,
+                self_queries: Rotation | None, self_keys: Rotation | None) -> Tensor:
+        """Arguments and result as in ``PETRDecoder.forward``; a key is a content plus its additive position."""
         self_attention, cross_attention = self.attentions
         positioned = query + query_pos
+        self_key, self_value = positioned, query
+        if temporal is not None:
+            self_key, self_value = (torch.cat(pair, dim=1) for pair in ((self_key, temporal_key), (query, temporal)))
         query = self.norms[0](query + self_attention(
-            positioned, positioned, query, attn_mask=query_mask, key_padding_mask=query_padding))
+            positioned, self_key, self_value, self_queries, self_keys, query_mask, query_padding))
         query = self.norms[1](query + cross_attention(
             query + query_pos, key, memory, queries, keys, key_padding_mask=memory_padding))
         return self.norms[2](self.ffns[0](query))
@@ -82,7 +89,9 @@ class PETRDecoder(nn.Module):
 
     def forward(self, query: Tensor, query_pos: Tensor, memory: Tensor, memory_pos: Tensor | None,
                 queries: Rotation | None, keys: Sequence[Rotation | None], query_mask: Tensor | None = None,
-                query_padding: Tensor | None = None, memory_padding: Tensor | None = None) -> Tensor:
+                query_padding: Tensor | None = None, memory_padding: Tensor | None = None,
+                temporal: Tensor | None = None, temporal_pos: Tensor | None = None,
+                self_queries: Rotation | None = None, self_keys: Rotation | None = None) -> Tensor:
         """Decode.
 
         Args:
@@ -90,17 +99,23 @@ class PETRDecoder(nn.Module):
             memory, memory_pos: (B, L, C) image tokens and their additive position, None for none.
             queries: rotation of the queries in cross-attention.
             keys: rotation of the image tokens for each layer.
-            query_mask: bool (Q, Q), True where a query must not see another.
-            query_padding: bool (B, Q), True for queries that no query may see.
+            query_mask: bool (Q, Q + M), True where a query must not see a key of self-attention.
+            query_padding: bool (B, Q + M), True for keys of self-attention that no query may see.
             memory_padding: bool (B, L), True for image tokens that no query may see.
+            temporal, temporal_pos: (B, M, C) content and additive position of further keys of every self-attention,
+                behind the queries; None for none (M = 0). No layer changes them.
+            self_queries: rotation of the queries in self-attention.
+            self_keys: rotation of the queries and of ``temporal`` behind them.
 
         Returns:
             (layers, B, Q, C), normed.
         """
         key = memory if memory_pos is None else memory + memory_pos
+        temporal_key = None if temporal is None else temporal + temporal_pos
         outputs = []
         for layer, rotation in zip(self.layers, keys):
-            inputs = (query, query_pos, key, memory, queries, rotation, query_mask, query_padding, memory_padding)
+            inputs = (query, query_pos, key, memory, queries, rotation, query_mask, query_padding, memory_padding,
+                      temporal_key, temporal, self_queries, self_keys)
             if self.with_cp and self.training:
                 query = checkpoint(layer, *inputs, use_reentrant=False)
             else:

@@ -27,6 +27,12 @@ def sine_embedding_3d(points: Tensor, channels: int) -> Tensor:
     return sine_embedding(points[..., [1, 0, 2]], channels).flatten(-2)
 
 
+def nerf_embedding(x: Tensor, octaves: int = 6) -> Tensor:
+    """Sines, then cosines of ``x`` (..., n) times 1, 2, 4 ... rad, octave by octave: (..., n * 2 * octaves)."""
+    phase = x[..., None, None, :] * (2 ** torch.arange(octaves, device=x.device))[:, None, None]
+    return torch.cat((phase.sin(), phase.cos()), dim=-2).flatten(-3)
+
+
 def lid_depths(num: int, start: float, stop: float) -> Tensor:
     """``num`` depths (metres) whose steps grow linearly from ``start``; ``stop`` would be the next one (PETR eq. 1)."""
     index = torch.arange(num, dtype=torch.float32)
@@ -43,22 +49,19 @@ def frustum_coordinates(rays: Rays, depths: Tensor, position_range: Tensor) -> T
     return ((rays.points(depths) - lower) / (upper - lower)).flatten(-2)
 
 
-def cone_code(coordinates: Tensor, focal_lengths: Tensor, in_camera_order: bool = True) -> Tensor:
+def cone_code(coordinates: Tensor, focal_lengths: Tensor) -> Tensor:
     """The eight numbers that describe the viewing cone of a token (FocalPETR's spatial alignment).
 
     ``|fx| / 1000, |fy| / 1000``, the token's normalised point at the last depth and at the depth 30 from the end.
 
     Args:
-        coordinates: (B, N * H * W, D * 3) of ``frustum_coordinates``.
-        focal_lengths: (B, N, 2), pixels; negative where an image is flipped.
-        in_camera_order: False gives token t the focal length of camera ``t % N`` instead of its own, see ``PETRHead``.
+        coordinates: (B, L, D * 3) of ``frustum_coordinates``.
+        focal_lengths: (B, L, 2) of each token's camera, pixels; negative where an image is flipped.
 
     Returns:
-        (B, N * H * W, 8).
+        (B, L, 8).
     """
     focal = focal_lengths.abs().to(coordinates.dtype) / 1000
-    per_camera = coordinates.shape[1] // focal.shape[1]
-    focal = focal.repeat_interleave(per_camera, dim=1) if in_camera_order else focal.repeat(1, per_camera, 1)
     return torch.cat((focal, coordinates[..., -3:], coordinates[..., -90:-87]), dim=-1)
 
 

@@ -6,6 +6,8 @@ weights. On top stands a rotary encoding between image tokens and queries, see `
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from mmdet.utils import reduce_mean
@@ -28,13 +30,47 @@ from .embeddings import MLN, SEGate, cone_code, frustum_coordinates, inverse_sig
 DEPTH_BINS = 64
 
 
+@dataclass
+class ImageTokens:
+    """What queries attend to: content (B, L, C), position (B, L, C) or None, bool padding (B, L) or None for none, and
+    what the encoding prepared of their rays."""
+
+    content: Tensor
+    position: Tensor | None
+    padding: Tensor | None
+    frame: Any
+
+
+@dataclass
+class Queries:
+    """What enters the decoder, see ``PETRDecoder.forward``.
+
+    Attributes:
+        content, position: (B, Q, C).
+        reference: (B, Q, 3) reference points, fractions of ``pc_range``.
+        mask: bool (Q, Q + M) or None.
+        padding: bool (B, Q + M) or None.
+        temporal, temporal_pos: (B, M, C), the memory's further keys, or None.
+        temporal_points: (B, M, 3) where they are, metres, or None.
+    """
+
+    content: Tensor
+    position: Tensor
+    reference: Tensor
+    mask: Tensor | None = None
+    padding: Tensor | None = None
+    temporal: Tensor | None = None
+    temporal_pos: Tensor | None = None
+    temporal_points: Tensor | None = None
+
+
 @MODELS.register_module()
 class PETRHead(BaseModule):
     """PETR head with denoising queries, Hungarian assignment and no suppression.
 
-    On purpose other than in the reference, without effect on released weights: padding is masked; empty denoising slots
-    are hidden; samples without objects train; an unknown velocity takes out two numbers of a box, not the object;
-    averages are over all ranks; values that are not finite are an error, not a zero.
+    On purpose other than in the reference, without effect on released weights: padding is masked; samples without
+    objects train; an unknown velocity takes out two numbers of a box, not the object; averages are over all ranks;
+    values that are not finite are an error, not a zero. Other slips of the reference come back with ``compat``.
 
     Args:
         num_classes: classes.
@@ -54,8 +90,8 @@ class PETRHead(BaseModule):
         decoder: arguments of ``PETRDecoder``.
         denoising: arguments of ``Denoising``; None for none.
         code_weights: weights of the ten numbers of a box code, in the assignment and in the loss.
-        intrinsics_in_camera_order: compatibility with released weights. StreamPETR gives token t the focal length of
-            camera ``t % N`` instead of its own; weights trained there need False. True is right.
+        compat: repeat the slips of the StreamPETR repository that its released weights were trained with: token t has
+            the focal length of camera ``t % N`` instead of its own; empty denoising slots are seen by their group.
     """
 
     def __init__(self,
@@ -75,7 +111,7 @@ class PETRHead(BaseModule):
                  decoder: dict | None = None,
                  denoising: dict | None = None,
                  code_weights: Sequence[float] = (2, 2, 1, 1, 1, 1, 1, 1, 0.2, 0.2),
-                 intrinsics_in_camera_order: bool = True,
+                 compat: bool = False,
                  init_cfg: dict | None = None) -> None:
         super().__init__(init_cfg)
         if len(code_weights) != box_code.CODE_SIZE:
@@ -83,7 +119,7 @@ class PETRHead(BaseModule):
         self.num_classes = num_classes
         self.num_query = num_query
         self.stride = stride
-        self.intrinsics_in_camera_order = intrinsics_in_camera_order
+        self.compat = compat
         for name, values in (('pc_range', pc_range), ('position_range', position_range), ('code_weights', code_weights),
                              ('depths', lid_depths(DEPTH_BINS, 1.0, position_range[3]))):
             self.register_buffer(name, torch.as_tensor(values, dtype=torch.float32), persistent=False)
@@ -117,62 +153,60 @@ class PETRHead(BaseModule):
         self.transformer['decoder'].init_weights()
         nn.init.constant_(self.cls_branches[0][-1].bias, bias_init_with_prob(0.01))
 
-    def forward(self, features: Tensor, metas: Sequence[dict], denoising: DenoisingQueries | None = None) -> dict:
+    @property
+    def num_predictions(self) -> int:
+        """Queries that predict, without the denoising ones."""
+        return self.num_query
+
+    def forward(self, features: Tensor, metas: Sequence[dict], denoising: DenoisingQueries | None = None,
+                tokens: Tensor | None = None) -> dict:
         """Predict from one frame per sample.
 
         Args:
             features: (B, N, in_channels, H, W), any number N of cameras.
             metas: meta information of the samples: lidar2img (N, 4, 4), cam2img (N, 3 or 4, 3 or 4) where the 3D
                 position embedding is on, img_shape (valid image size).
-            denoising: queries that stand in front of the learned ones.
+            denoising: queries that stand in front of the others.
+            tokens: (B, K), the image tokens to attend to, of N * H * W in the order (camera, row, column); None for
+                all.
 
         Returns:
-            dict of ``logits`` (layers, B, num_query, num_classes) and ``codes`` (layers, B, num_query, 10), see
-            ``box_code``; with ``denoising`` also ``dn_logits`` (layers, M, num_classes) and ``dn_codes``
-            (layers, M, 10) of its M noisy objects. float32.
+            dict of ``logits`` (layers, B, num_predictions, num_classes), ``codes`` (layers, B, num_predictions, 10),
+            see ``box_code``, and ``embeddings`` (layers, B, num_predictions, C), the decoder's outputs they come from;
+            with ``denoising`` also ``dn_logits`` (layers, M, num_classes) and ``dn_codes`` (layers, M, 10) of its M
+            noisy objects. float32.
         """
-        batch, cameras, _, *size = features.shape
-        lidar2img = stack_matrices(metas, 'lidar2img', cameras, 4, features.device)
-        rays = Rays.from_lidar2img(lidar2img, size, self.stride).to(torch.float32)
-        memory, memory_pos = self._embed_tokens(features.flatten(3).transpose(2, 3).flatten(1, 2), rays, metas, cameras)
-
-        reference = self.reference_points.weight.expand(batch, -1, -1)
-        query_mask = query_padding = None
-        if denoising is not None:
-            reference = torch.cat((denoising.reference_points, reference), dim=1)
-            query_mask = denoising.mask
-            # An empty slot is no object: hidden, so that a sample does not depend on the object counts of the others.
-            query_padding = F.pad(denoising.empty, (0, self.num_query))
-        query_pos = self.query_embedding(sine_embedding_3d(reference, self.query_embedding[0].in_features // 3))
-        frame = self.encoding.prepare(rays)
+        image = self._embed_image(features, metas, tokens)
+        queries = self._make_queries(metas, features.device, denoising)
         decoder = self.transformer['decoder']
         outputs = decoder(
-            torch.zeros_like(query_pos), query_pos, memory, memory_pos,
-            queries=self.encoding.rotate_queries(self._to_metres(reference)),
-            keys=[self.encoding.rotate_keys(frame, memory, layer=i) for i in range(len(decoder.layers))],
-            query_mask=query_mask, query_padding=query_padding,
-            memory_padding=padded_tokens(metas, cameras, size, self.stride, features.device))
+            queries.content, queries.position, image.content, image.position,
+            queries=self.encoding.rotate_queries(self._to_metres(queries.reference)),
+            keys=[self.encoding.rotate_keys(image.frame, image.content, layer=i) for i in range(len(decoder.layers))],
+            query_mask=queries.mask, query_padding=queries.padding, memory_padding=image.padding,
+            temporal=queries.temporal, temporal_pos=queries.temporal_pos)
 
         # float32: a step of bfloat16 in the logit of a centre is half a metre.
         with torch.autocast(features.device.type, enabled=False):
             outputs = outputs.float()
             logits = self.cls_branches[0](outputs)
             offset, others = self.reg_branches[0](outputs).split((3, box_code.CODE_SIZE - 3), dim=-1)
-            centre = self._to_metres((offset + inverse_sigmoid(reference)).sigmoid())
+            centre = self._to_metres((offset + inverse_sigmoid(queries.reference)).sigmoid())
             codes = torch.cat((centre, others), dim=-1)
-        learned = slice(-self.num_query, None)
-        results = dict(logits=logits[:, :, learned], codes=codes[:, :, learned])
+        own = slice(-self.num_predictions, None)
+        results = dict(logits=logits[:, :, own], codes=codes[:, :, own], embeddings=outputs[:, :, own])
         if denoising is not None:
             results['dn_logits'] = logits[:, denoising.sample, denoising.slot]
             results['dn_codes'] = codes[:, denoising.sample, denoising.slot]
         return results
 
-    def loss(self, features: Tensor, data_samples: Sequence) -> dict[str, Tensor]:
+    def loss(self, features: Tensor, data_samples: Sequence, tokens: Tensor | None = None) -> dict[str, Tensor]:
         """Losses of one frame per sample.
 
         Args:
             features: (B, N, in_channels, H, W).
             data_samples: with ``gt_instances_3d`` (bboxes_3d, labels_3d); any may be without objects.
+            tokens: see ``forward``.
 
         Returns:
             ``loss_cls`` and ``loss_bbox`` of the last decoder layer, ``d0.loss_cls`` ... of the others; likewise
@@ -188,8 +222,8 @@ class PETRHead(BaseModule):
         targets = read_targets(data_samples, self.num_classes, features.device)
         denoising = None
         if self.training and self.denoising is not None:
-            denoising = self.denoising(targets, self.pc_range, self.num_query, self.num_classes)
-        results = self(features, metas, denoising)
+            denoising = self.denoising(targets, self.pc_range, self.num_predictions, self.num_classes)
+        results = self(features, metas, denoising, tokens)
         _check_finite(results, metas)
         losses = self.loss_by_feat(results, targets, denoising)
         if not torch.stack(list(losses.values())).isfinite().all():
@@ -200,7 +234,7 @@ class PETRHead(BaseModule):
     def loss_by_feat(self, results: dict, targets: Sequence[Targets],
                      denoising: DenoisingQueries | None = None) -> dict[str, Tensor]:
         """Losses of what ``forward`` returned; see ``loss``."""
-        positives = sum(min(len(target.labels), self.num_query) for target in targets)
+        positives = sum(min(len(target.labels), self.num_predictions) for target in targets)
         noisy = 0 if denoising is None else len(denoising.labels)
         # The only collective, made once whatever this rank's objects: no rank waits for another.
         totals = reduce_mean(results['logits'].new_tensor((positives, noisy)))
@@ -225,12 +259,13 @@ class PETRHead(BaseModule):
                     results['dn_codes'][i], denoising.codes, num_noisy)
         return losses
 
-    def predict(self, features: Tensor, data_samples: Sequence) -> list[InstanceData]:
+    def predict(self, features: Tensor, data_samples: Sequence, tokens: Tensor | None = None) -> list[InstanceData]:
         """Boxes of the last decoder layer.
 
         Args:
             features: (B, N, in_channels, H, W).
             data_samples: with meta information.
+            tokens: see ``forward``.
 
         Returns:
             Per sample, best first: bboxes_3d (LiDARInstance3DBoxes, 9 dims), scores_3d, labels_3d.
@@ -239,24 +274,60 @@ class PETRHead(BaseModule):
             FloatingPointError: if predictions are not finite; names the samples.
         """
         metas = [sample.metainfo for sample in data_samples]
-        results = self(features, metas)
+        results = self(features, metas, tokens=tokens)
         _check_finite(results, metas)
         decoded = self.bbox_coder.decode(results['logits'][-1], results['codes'][-1])
         return [InstanceData(bboxes_3d=box_code.to_lidar_boxes(boxes), scores_3d=scores, labels_3d=labels)
                 for boxes, scores, labels in decoded]
 
-    def _embed_tokens(self, tokens: Tensor, rays: Rays, metas: Sequence[dict],
-                      num_cameras: int) -> tuple[Tensor, Tensor | None]:
-        """tokens (B, L, in_channels) -> content (B, L, C) and additive position (B, L, C) or None."""
-        memory = self.memory_embed(tokens)
-        if not self.position_embedding:
-            return F.layer_norm(memory, memory.shape[-1:]), None
-        coordinates = frustum_coordinates(rays, self.depths, self.position_range)
-        cam2img = stack_matrices(metas, 'cam2img', num_cameras, 3, tokens.device)
+    def _embed_image(self, features: Tensor, metas: Sequence[dict], chosen: Tensor | None) -> ImageTokens:
+        """The image tokens; arguments as in ``forward``."""
+        _, cameras, _, *size = features.shape
+        lidar2img = stack_matrices(metas, 'lidar2img', cameras, 4, features.device)
+        rays = Rays.from_lidar2img(lidar2img, size, self.stride).to(torch.float32)
+        padding = padded_tokens(metas, cameras, size, self.stride, features.device)
+        tokens = features.flatten(3).transpose(2, 3).flatten(1, 2)
+        if chosen is not None:
+            rays, tokens = rays.select(chosen), tokens.gather(1, chosen[..., None].expand(-1, -1, tokens.shape[-1]))
+            padding = None if padding is None else padding.gather(1, chosen)
+        content, position = self.memory_embed(tokens), None
+        if self.position_embedding:
+            focal_lengths = self._focal_lengths(metas, cameras, size[0] * size[1], chosen, features.device)
+            coordinates = frustum_coordinates(rays, self.depths, self.position_range)
+            content = self.spatial_alignment(content, cone_code(coordinates, focal_lengths))
+            position = self.featurized_pe(self.position_encoder(inverse_sigmoid(coordinates)), content)
+        else:
+            content = F.layer_norm(content, content.shape[-1:])
+        return ImageTokens(content, position, padding, self.encoding.prepare(rays))
+
+    def _focal_lengths(self, metas: Sequence[dict], cameras: int, per_camera: int, chosen: Tensor | None,
+                       device: torch.device) -> Tensor:
+        """Of each token: (B, L, 2), pixels; negative where an image is flipped."""
+        cam2img = stack_matrices(metas, 'cam2img', cameras, 3, device)
         focal_lengths = cam2img.diagonal(dim1=-2, dim2=-1)[..., :2]
-        cone = cone_code(coordinates, focal_lengths, self.intrinsics_in_camera_order)
-        memory = self.spatial_alignment(memory, cone)
-        return memory, self.featurized_pe(self.position_encoder(inverse_sigmoid(coordinates)), memory)
+        if self.compat:
+            focal_lengths = focal_lengths.repeat(1, per_camera, 1)
+        else:
+            focal_lengths = focal_lengths.repeat_interleave(per_camera, dim=1)
+        return focal_lengths if chosen is None else focal_lengths.gather(1, chosen[..., None].expand(-1, -1, 2))
+
+    def _make_queries(self, metas: Sequence[dict], device: torch.device,
+                      denoising: DenoisingQueries | None) -> Queries:
+        """The queries of a batch: denoising, learned."""
+        reference = self.reference_points.weight.expand(len(metas), -1, -1)
+        mask = padding = None
+        if denoising is not None:
+            reference = torch.cat((denoising.reference_points, reference), dim=1)
+            mask = denoising.mask
+            if not self.compat:
+                # An empty slot is no object: hidden, so that a sample does not depend on the object counts of others.
+                padding = F.pad(denoising.empty, (0, self.num_predictions))
+        position = self._embed_points(reference)
+        return Queries(torch.zeros_like(position), position, reference, mask, padding)
+
+    def _embed_points(self, reference: Tensor) -> Tensor:
+        """Additive position (..., C) of reference points (..., 3)."""
+        return self.query_embedding(sine_embedding_3d(reference, self.query_embedding[0].in_features // 3))
 
     def _to_metres(self, reference: Tensor) -> Tensor:
         lower, upper = self.pc_range.chunk(2)

@@ -68,6 +68,13 @@ class Rays:
         depths = torch.as_tensor(depths, dtype=self.directions.dtype, device=self.directions.device)
         return self.origins.unsqueeze(-2) + depths[:, None] * self.directions.unsqueeze(-2)
 
+    def select(self, tokens: Tensor) -> Rays:
+        """The rays of some tokens, indices (B, K)."""
+        index = tokens[..., None]
+        origins, directions = (x.gather(1, index.expand(-1, -1, 3)) for x in (self.origins, self.directions))
+        footprints = self.footprints.gather(1, index[..., None].expand(-1, -1, 2, 3))
+        return Rays(origins, directions, footprints, self.patch_variance)
+
     def to(self, dtype: torch.dtype) -> Rays:
         """The same rays in another floating point type."""
         return Rays(self.origins.to(dtype), self.directions.to(dtype), self.footprints.to(dtype), self.patch_variance)
