@@ -124,12 +124,8 @@ class PETRHead(BaseModule):
                              ('depths', lid_depths(DEPTH_BINS, 1.0, position_range[3]))):
             self.register_buffer(name, torch.as_tensor(values, dtype=torch.float32), persistent=False)
 
-        self.memory_embed = _mlp(in_channels, embed_dims, embed_dims)
         self.position_embedding = position_embedding
-        if position_embedding:
-            self.position_encoder = _mlp(3 * DEPTH_BINS, 4 * embed_dims, embed_dims)
-            self.featurized_pe = SEGate(embed_dims)
-            self.spatial_alignment = MLN(8, embed_dims)
+        self._build_image_layers(in_channels, embed_dims)
         self.encoding = MODELS.build(encoding or dict(type='georope.NoEncoding'))
 
         self.reference_points = nn.Embedding(num_query, 3)
@@ -145,6 +141,14 @@ class PETRHead(BaseModule):
         self.assigner = TASK_UTILS.build(assigner)
         self.loss_cls = MODELS.build(loss_cls)
         self.loss_bbox = MODELS.build(loss_bbox)
+
+    def _build_image_layers(self, in_channels: int, embed_dims: int) -> None:
+        """What ``_embed_image`` needs."""
+        self.memory_embed = _mlp(in_channels, embed_dims, embed_dims)
+        if self.position_embedding:
+            self.position_encoder = _mlp(3 * DEPTH_BINS, 4 * embed_dims, embed_dims)
+            self.featurized_pe = SEGate(embed_dims)
+            self.spatial_alignment = MLN(8, embed_dims)
 
     def init_weights(self) -> None:
         """Reference points spread over the range, DETR's decoder weights, classes that start at a score of 0.01."""
