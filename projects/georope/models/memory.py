@@ -1,0 +1,193 @@
+"""StreamPETR's memory: what every lane of a batch saw in its previous frames (arXiv 2303.11926).
+
+A lane is a place in the batch: item b of a batch continues item b of the batch before it. A lane starts anew at the
+start of a scene, and whenever the memory cannot be that of its previous frame.
+"""
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .cameras import sample_name
+
+
+@dataclass(frozen=True)
+class Frames:
+    """Where and when the samples of a batch are, one per lane.
+
+    Attributes:
+        names: sample tokens, for messages.
+        poses: (B, 4, 4) float64, LiDAR -> global, BEV augmentation included.
+        scenes: scene tokens.
+        times: seconds; what is their zero does not matter within a scene.
+        continued: whether a lane's previous frame is the one before this one.
+    """
+
+    names: list[str]
+    poses: Tensor
+    scenes: list[str]
+    times: list[float]
+    continued: list[bool]
+
+    @classmethod
+    def read(cls, metas: Sequence[dict], device: torch.device) -> Frames:
+        """From the meta information ``ego_pose``, ``scene_token``, ``timestamp``, ``prev_exists`` of the samples.
+
+        Raises:
+            ValueError: if one of them is missing, or a pose or time is no pose or time; names the sample.
+        """
+        poses = []
+        for meta in metas:
+            missing = [key for key in ('ego_pose', 'scene_token', 'timestamp', 'prev_exists') if key not in meta]
+            if missing:
+                raise ValueError(f'sample {sample_name(meta)}: no {missing} in its meta information; pack it '
+                                 '(georope.PackCameraInputs does)')
+            pose = np.asarray(meta['ego_pose'], dtype=np.float64)
+            if pose.shape != (4, 4) or not np.isfinite(pose).all() or not np.linalg.det(pose[:3, :3]) > 1e-9:
+                raise ValueError(f'sample {sample_name(meta)}: ego_pose must be a finite, invertible (4, 4) matrix, '
+                                 f'not {pose.tolist()}')
+            if not np.isfinite(meta['timestamp']):
+                raise ValueError(f'sample {sample_name(meta)}: timestamp is {meta["timestamp"]}')
+            poses.append(pose)
+        return cls([sample_name(meta) for meta in metas], torch.from_numpy(np.stack(poses)).to(device),
+                   [meta['scene_token'] for meta in metas], [float(meta['timestamp']) for meta in metas],
+                   [bool(meta['prev_exists']) for meta in metas])
+
+    @property
+    def seconds(self) -> Tensor:
+        """``times`` (B, 1), float64."""
+        return torch.tensor(self.times, dtype=torch.float64, device=self.poses.device)[:, None]
+
+
+@dataclass(frozen=True)
+class Slots:
+    """Remembered objects, newest first, seen from one frame per lane. An empty slot holds zeros.
+
+    Attributes:
+        embedding: (B, M, C) float32, the decoder's output.
+        points: (B, M, 3) float64, centres, metres; they stay where they were seen.
+        velocity: (B, M, 2) float32, m/s, in the LiDAR frame in which the object was seen.
+        poses: (B, M, 4, 4) float64, from the LiDAR frame in which the object was seen.
+        times: (B, M) float64, seconds: the age.
+        filled: of each lane, how many slots, from the first, are not empty.
+    """
+
+    embedding: Tensor
+    points: Tensor
+    velocity: Tensor
+    poses: Tensor
+    times: Tensor
+    filled: tuple[int, ...]
+
+    @property
+    def empty(self) -> Tensor:
+        """bool (B, M)."""
+        filled = torch.tensor(self.filled, device=self.points.device)
+        return torch.arange(self.points.shape[1], device=self.points.device) >= filled[:, None]
+
+    def seen_from(self, transform: Tensor, times: Tensor) -> Slots:
+        """The same in other coordinates: ``transform`` (B, 4, 4) maps to them, ``times`` (B, M) replace the old."""
+        points = (transform[:, None, :3, :3] @ self.points[..., None])[..., 0] + transform[:, None, :3, 3]
+        return replace(self, points=points, poses=transform[:, None] @ self.poses, times=times)
+
+    def tensors(self) -> list[Tensor]:
+        return [getattr(self, field.name) for field in fields(self) if field.name != 'filled']
+
+
+class Memory:
+    """Remembers objects of previous frames: ``get`` them in the current frame, ``update`` with those of this one.
+
+    Kept in global coordinates and absolute time, float64. No parameter and no buffer: it is never saved, nor shared
+    between processes or lanes.
+
+    Args:
+        length: slots that ``get`` returns.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.reset()
+
+    def reset(self, lanes: Iterable[int] | None = None) -> None:
+        """Forget: all lanes, or some."""
+        if lanes is None:
+            self._kept: Slots | None = None  # points, poses: global; times: when it was seen
+            self._last: list[tuple[str, float] | None] = []  # scene and time of each lane's previous frame
+        for lane in lanes or ():
+            self._last[lane] = None
+        self._current: tuple[Frames, Slots] | None = None
+
+    def get(self, frames: Frames, start_points: Tensor, channels: int) -> Slots:
+        """What the lanes remember, in their current frames.
+
+        A lane starts anew where its frame is not continued, is of another scene than the lane's last one, or comes
+        after a reset; all lanes do where their number has changed. Such a lane holds ``start_points`` without content,
+        of age 0 and at rest, in its first slots, and nothing else, whatever it held before.
+
+        Args:
+            frames: the current ones.
+            start_points: (P, 3), metres.
+            channels: C of the embeddings.
+
+        Raises:
+            ValueError: if a continued frame is earlier than the lane's last one; names the sample.
+        """
+        if len(self._last) != len(frames.scenes):
+            self.reset()
+            self._last = [None] * len(frames.scenes)
+        anew = [self._starts(frames, lane) for lane in range(len(self._last))]
+        slots = self._start(frames, start_points, channels)
+        if self._kept is not None:
+            kept = Slots(*(x[:, :self.length] for x in self._kept.tensors()), filled=self._kept.filled)
+            kept = kept.seen_from(torch.linalg.inv(frames.poses), frames.seconds - kept.times)
+            lanes = torch.tensor(anew, device=frames.poses.device)
+            # A choice, not a product: 0 * NaN is NaN.
+            chosen = (torch.where(lanes.view(-1, *[1] * (old.dim() - 1)), new, old)
+                      for new, old in zip(slots.tensors(), kept.tensors()))
+            slots = Slots(*chosen, filled=tuple(
+                new if start else min(old, self.length) for start, new, old in zip(anew, slots.filled, kept.filled)))
+        self._current = frames, slots
+        return slots
+
+    def update(self, embedding: Tensor, points: Tensor, velocity: Tensor) -> None:
+        """Put objects of the current frames in front of what the last ``get`` returned. No gradient is kept.
+
+        Args:
+            embedding: (B, K, C).
+            points: (B, K, 3) metres, current LiDAR frame.
+            velocity: (B, K, 2) m/s, current LiDAR frame.
+        """
+        if self._current is None:
+            raise RuntimeError('Memory.update needs a get of the same frames before it')
+        (frames, slots), self._current = self._current, None
+        batch, num = points.shape[:2]
+        poses = torch.eye(4, dtype=torch.float64, device=points.device).expand(batch, num, 4, 4)
+        new = (embedding.float(), points.double(), velocity.float(), poses, points.new_zeros(batch, num).double())
+        both = Slots(*(torch.cat((x.detach(), old), dim=1) for x, old in zip(new, slots.tensors())),
+                     filled=tuple(num + filled for filled in slots.filled))
+        self._kept = both.seen_from(frames.poses, frames.seconds - both.times)
+        self._last = list(zip(frames.scenes, frames.times))
+
+    def _starts(self, frames: Frames, lane: int) -> bool:
+        last = self._last[lane]
+        if last is None or not frames.continued[lane] or last[0] != frames.scenes[lane]:
+            return True
+        if frames.times[lane] < last[1]:
+            raise ValueError(
+                f'sample {frames.names[lane]} is {last[1] - frames.times[lane]} s earlier than the frame before it in '
+                'its lane: a stream needs the frames of a scene in order (georope.StreamBatchSampler in training, '
+                'georope.SceneBatchSampler in tests)')
+        return False
+
+    def _start(self, frames: Frames, start_points: Tensor, channels: int) -> Slots:
+        batch, num, device = len(frames.scenes), len(start_points), frames.poses.device
+        shape, wide = (batch, self.length), dict(dtype=torch.float64, device=device)
+        points, poses = torch.zeros(*shape, 3, **wide), torch.zeros(*shape, 4, 4, **wide)
+        points[:, :num] = start_points.detach()
+        poses[:, :num] = torch.eye(4, **wide)
+        return Slots(torch.zeros(*shape, channels, device=device), points, torch.zeros(*shape, 2, device=device), poses,
+                     torch.zeros(*shape, **wide), (num, ) * batch)

@@ -1,0 +1,142 @@
+"""The StreamPETR head: PETR's, with queries that carry on from a memory of previous frames (arXiv 2303.11926).
+
+Parameters have the names of the released weights.
+"""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from georope.registry import MODELS
+
+from . import box_code
+from .denoising import DenoisingQueries
+from .embeddings import MLN, nerf_embedding, sine_embedding
+from .memory import Frames, Memory, Slots
+from .petr_head import PETRHead, Queries
+
+MOTION = 15  # velocity 2, age 1, pose 12
+
+
+@MODELS.register_module()
+class StreamPETRHead(PETRHead):
+    """PETR head with a memory: each frame's best predictions are queries and keys of the frames after it.
+
+    Queries are [denoising | learned | propagated]; the first ``num_propagated`` slots of the memory are queries with
+    content, position and reference point, the others further keys of every self-attention. Motion-aware normalisation
+    tells content and position of all of them how old they are and how the ego vehicle moved since.
+
+    Frames come one at a time, in order, see ``Memory``; a lane starts anew at a scene's start, and all lanes do at a
+    switch between training and evaluation. Every forward pass changes the memory.
+
+    With ``compat`` further slips of the reference: empty memory slots are seen, also those that were never written; a
+    remembered velocity stays in the axes of the frame it was seen in.
+
+    Args:
+        memory_len: objects remembered, over all frames; at ``topk_proposals`` per frame ``memory_len /
+            topk_proposals`` frames.
+        topk_proposals: predictions of a frame that are remembered.
+        num_propagated: remembered objects that become queries.
+        kwargs: see ``PETRHead``.
+    """
+
+    def __init__(self, *args, memory_len: int = 1024, topk_proposals: int = 256, num_propagated: int = 256,
+                 **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        if not 0 < num_propagated <= memory_len or not 0 < topk_proposals <= self.num_query + num_propagated:
+            raise ValueError('StreamPETRHead needs 0 < num_propagated <= memory_len and 0 < topk_proposals <= '
+                             f'num_query + num_propagated, not num_propagated={num_propagated}, '
+                             f'memory_len={memory_len}, topk_proposals={topk_proposals}, num_query={self.num_query}')
+        if memory_len % topk_proposals:
+            raise ValueError(f'memory_len={memory_len} must be a multiple of topk_proposals={topk_proposals}: whole '
+                             'frames are forgotten')
+        self.topk_proposals = topk_proposals
+        self.num_propagated = num_propagated
+        self.memory = Memory(memory_len)
+        dims = self.query_embedding[-1].out_features
+        # Where propagated queries stand in a scene's first frame; not learned.
+        self.pseudo_reference_points = nn.Embedding(num_propagated, 3)
+        self.pseudo_reference_points.weight.requires_grad = False
+        self.time_embedding = nn.Sequential(nn.Linear(dims, dims), nn.LayerNorm(dims))
+        condition = len(nerf_embedding(torch.zeros(MOTION)))
+        self.ego_pose_pe = MLN(condition, dims)
+        self.ego_pose_memory = MLN(condition, dims)
+
+    @property
+    def num_predictions(self) -> int:
+        return self.num_query + self.num_propagated
+
+    def init_weights(self) -> None:
+        super().init_weights()
+        nn.init.uniform_(self.pseudo_reference_points.weight)
+
+    def train(self, mode: bool = True) -> StreamPETRHead:
+        """Switch; the memory of the other mode's frames is forgotten."""
+        if mode != self.training:
+            self.memory.reset()
+        return super().train(mode)
+
+    def forward(self, features: Tensor, metas: Sequence[dict], denoising: DenoisingQueries | None = None,
+                tokens: Tensor | None = None) -> dict:
+        """Predict from one frame per lane and remember the best predictions; see ``PETRHead.forward``.
+
+        ``metas`` need ego_pose, timestamp, scene_token and prev_exists as well, see ``Frames``.
+        """
+        results = super().forward(features, metas, denoising, tokens)
+        scores = results['logits'][-1].sigmoid().amax(-1)
+        best = scores.topk(self.topk_proposals, dim=1).indices[..., None]
+        codes, embeddings = (x[-1].gather(1, best.expand(-1, -1, x.shape[-1]))
+                             for x in (results['codes'], results['embeddings']))
+        self.memory.update(embeddings, codes[..., box_code.CENTRE], codes[..., box_code.VELOCITY])
+        return results
+
+    def _make_queries(self, metas: Sequence[dict], device: torch.device,
+                      denoising: DenoisingQueries | None) -> Queries:
+        """The queries of a batch, and the rest of the memory as keys."""
+        queries = super()._make_queries(metas, device, denoising)
+        slots = self.memory.get(Frames.read(metas, device), self._to_metres(self.pseudo_reference_points.weight),
+                                queries.content.shape[-1])
+        with torch.autocast(device.type, enabled=False):
+            lower, upper = self.pc_range.chunk(2)
+            reference = ((slots.points - lower) / (upper - lower)).float()  # not clamped
+            motion, age = self._embed_motion(slots)
+            still, now = self._embed_motion(_this_frame(device))
+
+        content = self.ego_pose_memory(queries.content, still)
+        position = self.ego_pose_pe(queries.position, still) + self.time_embedding(now)
+        old_content = self.ego_pose_memory(slots.embedding, motion)
+        old_position = self.ego_pose_pe(self._embed_points(reference), motion) + self.time_embedding(age)
+        first = self.num_propagated
+        mask, padding = queries.mask, queries.padding
+        rest = self.memory.length - first
+        if mask is not None:
+            mask = F.pad(mask, (0, rest))
+        if not self.compat and min(slots.filled) < self.memory.length:
+            nothing = torch.zeros(queries.reference.shape[:2], dtype=torch.bool, device=device)
+            padding = F.pad(nothing, (0, first)) if padding is None else padding
+            padding = torch.cat((padding, slots.empty[:, first:]), dim=1)
+        elif padding is not None:
+            padding = F.pad(padding, (0, rest))
+        return Queries(
+            torch.cat((content, old_content[:, :first]), dim=1), torch.cat((position, old_position[:, :first]), dim=1),
+            torch.cat((queries.reference, reference[:, :first]), dim=1), mask, padding, old_content[:, first:],
+            old_position[:, first:], slots.points[:, first:].float())
+
+    def _embed_motion(self, slots: Slots) -> tuple[Tensor, Tensor]:
+        """Conditions (B, M, 180) and sines of the age (B, M, C) for slots; float64 up to the sines."""
+        velocity = slots.velocity.double()
+        if not self.compat:
+            velocity = (slots.poses[..., :2, :2] @ velocity[..., None])[..., 0]
+        motion = torch.cat((velocity, slots.times[..., None], slots.poses[..., :3, :].flatten(-2)), dim=-1)
+        channels = self.time_embedding[0].in_features
+        return nerf_embedding(motion.float()), sine_embedding(slots.times, channels).float()
+
+
+def _this_frame(device: torch.device) -> Slots:
+    """A slot of what is seen now, at rest: (1, 1)."""
+    wide = dict(dtype=torch.float64, device=device)
+    return Slots(torch.zeros(1, 1, 0, device=device), torch.zeros(1, 1, 3, **wide), torch.zeros(1, 1, 2, device=device),
+                 torch.eye(4, **wide)[None, None], torch.zeros(1, 1, **wide), (1, ))
