@@ -1,4 +1,5 @@
-"""Training on streams through tools/train.py: interrupted and resumed, in both loops, and on two ranks."""
+"""Streams through the tools: training interrupted and resumed in both loops, training and testing on several ranks."""
+import json
 import os
 import signal
 import socket
@@ -12,6 +13,8 @@ import torch.multiprocessing as mp
 from launching import TOOLS, log, main, run, scalars
 from mmengine.device import get_device
 from tiny_stream import BY_ITERATION, CONFIG, TinyScenes
+
+on_cpu = pytest.mark.skipif(get_device() != 'cpu', reason='this machine has a GPU')
 
 
 def write(folder: Path, by_iteration: bool) -> Path:
@@ -58,24 +61,42 @@ def test_resumed_between_epochs_and_with_a_seed_that_was_drawn(tmp_path):
     assert len(places) == 14 + 14 and places[10:14] == places[14:18]
 
 
-def _rank(rank: int, config: Path, work_dir: Path, port: int) -> None:
+def _rank(rank: int, ranks: int, port: int, *arguments) -> None:
     torch.set_num_threads(1)
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE='2', MASTER_ADDR='127.0.0.1',
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR='127.0.0.1',
                       MASTER_PORT=str(port))
-    main('train', config, '--work-dir', work_dir, '--launcher', 'pytorch', '--cfg-options', 'model.noise=0.',
-         'train_dataloader.batch_size=1', 'train_dataloader.num_workers=0', 'train_dataloader.persistent_workers=False')
+    main(*arguments)
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.skipif(get_device() != 'cpu', reason='this machine has a GPU')
-def test_two_ranks_equal_one(tmp_path):
-    """Lanes, their starts and draws; each rank has a seed of its own, the sampler the first one's."""
-    config = write(tmp_path, False)
-    main('train', config, '--work-dir', tmp_path / 'one', '--cfg-options', 'model.noise=0.')
+def on_ranks(ranks: int, *arguments) -> None:
+    """As torchrun does it, but forked: new interpreters would take ten seconds each to import all."""
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))
         port = probe.getsockname()[1]
-    mp.start_processes(_rank, (config, tmp_path / 'two', port), 2, start_method='fork')
-    one, two = (weights(tmp_path / name / 'epoch_4.pth') for name in ('one', 'two'))
-    torch.testing.assert_close(one, two, rtol=0, atol=1e-6)
-    assert (weights(tmp_path / 'one/epoch_2.pth') - one).abs().max() > 1e-2  # or equality shows nothing
+    mp.start_processes(_rank, (ranks, port, *arguments), ranks, start_method='fork')
+
+
+@on_cpu
+def test_two_ranks_equal_one(tmp_path):
+    """Lanes, their starts and draws; each rank has a seed of its own, the sampler the first one's."""
+    config, one, two = write(tmp_path, False), tmp_path / 'one', tmp_path / 'two'
+    main('train', config, '--work-dir', one, '--cfg-options', 'model.noise=0.')
+    on_ranks(2, 'train', config, '--work-dir', two, '--launcher', 'pytorch', '--cfg-options', 'model.noise=0.',
+             'train_dataloader.batch_size=1', 'train_dataloader.num_workers=0',
+             'train_dataloader.persistent_workers=False')
+    torch.testing.assert_close(weights(two / 'epoch_4.pth'), weights(one / 'epoch_4.pth'), rtol=0, atol=1e-6)
+    assert (weights(one / 'epoch_2.pth') - weights(one / 'epoch_4.pth')).abs().max() > 1e-2  # equality shows something
+
+
+@on_cpu
+def test_a_rank_without_scenes(tmp_path, monkeypatch):
+    """Two scenes on three ranks, through mmengine's loop and hooks."""
+    monkeypatch.chdir(tmp_path)  # mmengine gathers through a folder in the working directory
+    config, checkpoint = write(tmp_path, False), tmp_path / 'constant.pth'
+    torch.save({'linear.weight': torch.ones(1, 3), 'linear.bias': torch.ones(1)}, checkpoint)
+    main('test', config, checkpoint, '--work-dir', tmp_path / 'one')
+    on_ranks(3, 'test', config, checkpoint, '--work-dir', tmp_path / 'three', '--launcher', 'pytorch')
+    one, three = (json.loads(next((tmp_path / name).glob('*/*.json')).read_text()) for name in ('one', 'three'))
+    assert one['tiny/sum'] == pytest.approx(three['tiny/sum'], rel=1e-6)
+    assert all('tiny/count: 7' in log(tmp_path / name) for name in ('one', 'three'))

@@ -9,7 +9,7 @@ from tiny_model import CONFIG as TINY
 from torch import nn
 from torch.utils.data import Dataset
 
-from georope.datasets.samplers import draws_of
+from georope.datasets.samplers import LaneIndex, draws_of
 
 CONFIG = TINY.replace("'tiny_model'", "'tiny_stream'").replace('TinyModel', 'TinyStreamModel') + '''
 train_dataloader = dict(batch_size=2, num_workers=1, persistent_workers=True,
@@ -18,6 +18,10 @@ train_dataloader = dict(batch_size=2, num_workers=1, persistent_workers=True,
                         batch_sampler=dict(type='georope.StreamBatchSampler', seq_split_num=2))
 train_cfg.pop('val_interval')
 val_dataloader = val_cfg = val_evaluator = None
+test_dataloader = dict(batch_size=2, num_workers=1, persistent_workers=True,
+                       dataset=dict(type='mmengine.TinyScenes', lengths=(4, 3)),
+                       sampler=dict(type='DefaultSampler', shuffle=False),
+                       batch_sampler=dict(type='georope.SceneBatchSampler'))
 '''
 BY_ITERATION = '''
 train_cfg = dict(type='IterBasedTrainLoop', max_iters=24)
@@ -46,9 +50,12 @@ class TinyScenes(Dataset):
 
     def __getitem__(self, index):
         self.loaded['frames'] += 1
+        prev_exists = all(index != scene[0] for scene in self._scenes)
+        if not isinstance(index, LaneIndex):
+            return dict(inputs=self.inputs[index], index=index, prev_exists=prev_exists)
         with draws_of(index):
             return dict(inputs=self.inputs[index] + torch.tensor(np.random.rand(3)).float(), index=int(index),
-                        prev_exists=not index.starts)
+                        prev_exists=prev_exists and not index.starts)
 
 
 @MODELS.register_module()
@@ -65,6 +72,8 @@ class TinyStreamModel(BaseModel):
         if any(prev_exists):
             frames = frames + torch.where(torch.tensor(prev_exists)[:, None], self.memory, 0.)
         self.memory = frames / 2
-        out = self.linear(frames + self.noise * torch.rand_like(frames)).squeeze(1)
+        out = self.linear(frames + self.training * self.noise * torch.rand_like(frames)).squeeze(1)
+        if mode == 'predict':
+            return [dict(index=i, out=o.item()) for i, o in zip(index, out)]
         places = sum(place * 100. ** lane for lane, place in enumerate(index))
         return dict(loss=(out - frames.sum(1)).square().mean(), places=torch.tensor(places))
