@@ -6,9 +6,11 @@ import pytest
 import torch
 from conftest import CLASSES, TEST, TRAIN
 from mmengine.config import Config
+from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 
 from georope.datasets import LaneIndex, NuScenesWindowDataset
+from georope.datasets.converter import create_infos
 from georope.datasets.info_file import save_infos
 from georope.registry import DATASETS
 
@@ -43,6 +45,7 @@ def two_epochs(dataloader):
 
 @pytest.fixture(scope='module')
 def dataset(small_root):
+    init_default_scope('mmdet3d')  # the fixture that does it serves single tests
     return DATASETS.build(settings(small_root))
 
 
@@ -111,6 +114,31 @@ def test_what_the_memory_needs(dataset):
             1 / np.cbrt(np.linalg.det(sample.lidar2global[:3, :3])))
         assert isinstance(sample.timestamp, float) and sample.timestamp == pytest.approx(.5, abs=1e-6)
         assert (sample.scene_token, sample.frame_idx, sample.prev_exists) == ('scene-0061', 1, True)
+
+
+def test_objects_of_a_real_scene_meet_again_in_the_next_frame(shared, tmp_path):
+    """Four frames of a lane, each turned and scaled on its own: poses, times and velocities belong together."""
+    root = shared / 'data/nuscenes_scene0103'
+    create_infos(root, 'v1.0-mini', tmp_path)
+    pipeline = [step for step in TRAIN if step['type'] != 'georope.LoadCameraImages']
+    dataset = DATASETS.build(dict(settings(root, tmp_path / 'nuscenes_infos_val.pkl'), pipeline=pipeline))
+    (samples, ) = zip(*(batch['data_samples'] for batch in loader(dataset, batch_size=1)))
+    assert [sample.prev_exists for sample in samples] == [False, True, True, True]
+    assert np.linalg.norm(samples[3].ego_pose[:3, 3] - samples[0].ego_pose[:3, 3]) > 3  # the ego drives
+
+    def to_global(sample, points, fill):
+        return np.column_stack([points, fill]) @ sample.ego_pose[:3].T
+
+    for before, after in zip(samples, samples[1:]):
+        (old, speed), (new, _) = (
+            (boxes.gravity_center.double().numpy(), boxes.tensor[:, 7:].double().numpy())
+            for boxes in (before.gt_instances_3d.bboxes_3d, after.gt_instances_3d.bboxes_3d))
+        zeros = np.zeros((len(old), 2))
+        step = np.nan_to_num(to_global(before, speed, zeros)) * (after.timestamp - before.timestamp)
+        expected, found = to_global(before, old, zeros[:, 0] + 1) + step, to_global(after, new, np.ones(len(new)))
+        nearest = np.linalg.norm(expected[:, None] - found[None], axis=-1).min(1)
+        # Walkers change their pace; without the step it is half a metre, with a wrong pose metres.
+        assert len(nearest) > 15 and np.median(nearest) < .25
 
 
 # Broken frames
