@@ -4,7 +4,6 @@ from cameras import rig, rigid
 from torch import nn
 
 from georope.rope import NoEncoding, Rays, RotaryAttention, Rotation, URoPE
-from georope.rope.rotation import apply, undo
 
 FEATURES = (3, 5)
 TOKENS = 6 * 15
@@ -130,7 +129,7 @@ def test_key_phase_is_that_of_the_point_at_the_anchor(variant):
     heads, pairs = keys.cos.shape[1], keys.cos.shape[3]
     depths = encoding.depths.expand(heads, pairs)
     points = rays.points(depths.flatten())[0].unflatten(1, (heads, pairs))  # (L, heads, pairs, 3)
-    bands = encoding.bands.expand(heads, pairs, 3)
+    bands = encoding.bands.vectors.expand(heads, pairs, 3)
     phase = (points * bands).sum(-1).transpose(0, 1)
     torch.testing.assert_close(keys.cos[0], phase.cos())
     torch.testing.assert_close(keys.sin[0], phase.sin())
@@ -139,8 +138,8 @@ def test_key_phase_is_that_of_the_point_at_the_anchor(variant):
 def test_rotation_is_undone_exactly_and_leaves_zero_bands_alone():
     rotation = Rotation.from_phase(torch.randn(2, 8, 9, 4).double() * torch.tensor([3.0, 100.0, 0.0, 1.0]))
     x = torch.randn(2, 9, 8, 8).double()
-    turned = apply(x, rotation)
-    torch.testing.assert_close(undo(turned, rotation), x)
+    turned = rotation.apply(x)
+    torch.testing.assert_close(rotation.undo(turned), x)
     assert torch.equal(turned[..., 4:6], x[..., 4:6]) and not torch.equal(turned, x)
 
 
@@ -148,7 +147,7 @@ def test_rotation_is_undone_exactly_and_leaves_zero_bands_alone():
 def test_half_precision_rounds_only_the_product(dtype):
     rotation = Rotation.from_phase(torch.randn(2, 1, 9, 4) * 200)
     x = torch.randn(2, 9, 8, 8).to(dtype)
-    assert torch.equal(apply(x, rotation), apply(x.float(), rotation).to(dtype))
+    assert torch.equal(rotation.apply(x), rotation.apply(x.float()).to(dtype))
 
 
 def test_phases_are_bit_equal_under_autocast():
@@ -213,6 +212,6 @@ def test_dropout_only_in_training():
 
 def test_mismatching_widths_are_named():
     with pytest.raises(ValueError, match='head_dim'):
-        apply(torch.randn(1, 9, 8, 32), Rotation.from_phase(torch.randn(1, 1, 9, 8)))
+        Rotation.from_phase(torch.randn(1, 1, 9, 8)).apply(torch.randn(1, 9, 8, 32))
     with pytest.raises(ValueError, match='multiple'):
         RotaryAttention(250, 8)

@@ -3,12 +3,12 @@ import math
 import pytest
 import torch
 
-from georope.rope.bands import build_bands
+from georope.rope.bands import Bands
 from georope.rope.supports import depth_anchors, fixed_anchors
 
 
 def test_axial_bands_lie_on_one_axis_each():
-    bands = build_bands('axial', 8, 32)
+    bands = Bands('axial', 8, 32).vectors
     assert bands.shape == (1, 16, 3)
     on_axis = bands[0] != 0
     assert on_axis.sum(0).tolist() == [6, 6, 4] and (on_axis.sum(1) == 1).all()
@@ -19,12 +19,12 @@ def test_axial_bands_lie_on_one_axis_each():
 
 @pytest.mark.parametrize('head_dim,unrotated', [(32, 0), (30, 0), (28, 1)])
 def test_pairs_that_do_not_divide_stay_unrotated(head_dim, unrotated):
-    bands = build_bands('axial', 8, head_dim)
+    bands = Bands('axial', 8, head_dim).vectors
     assert (bands.norm(dim=-1) == 0).sum() == unrotated
 
 
 def test_mixed_bands_give_every_head_other_bearings():
-    bands = build_bands('mixed', 8, 32)
+    bands = Bands('mixed', 8, 32).vectors
     assert bands.shape == (8, 16, 3)
     planar = bands[:, :12]
     assert (planar[..., 2] == 0).all() and (bands[:, 12:, :2] == 0).all()
@@ -37,7 +37,7 @@ def test_mixed_bands_give_every_head_other_bearings():
                                            ({'type': 'axial', 'xy': (240, 3)}, 'shortest')])
 def test_bad_bands_are_named(bands, message):
     with pytest.raises(ValueError, match=message):
-        build_bands(bands, 8, 32)
+        Bands(bands, 8, 32)
 
 
 def test_anchor_spacings():

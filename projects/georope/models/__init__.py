@@ -1,17 +1,36 @@
 """Detectors on mmengine: PETR and its parts."""
 from georope.registry import MODELS
-from georope.rope import NoEncoding, URoPE
+from georope.rope import (
+    GTA,
+    BEVTimeRoPE,
+    LearnedDepth,
+    NoEncoding,
+    Pluecker,
+    PRoPE,
+    RayRoPE,
+    RoPE3D,
+    URoPE,
+    WorldRoPE,
+)
 
 from .assignment import BBox3DL1Cost, HungarianAssigner3D
 from .box_code import NMSFreeCoder
 from .cp_fpn import CPFPN
+from .focal_head import FocalHead
 from .grid_mask import GridMask
 from .losses import FocalLoss
 from .petr import PETR
+from .petr_classic_head import PETRClassicHead
 from .petr_head import PETRHead
+from .preprocessor import FramePreprocessor
+from .streampetr import StreamPETR
+from .streampetr_head import StreamPETRHead
+from .token_classifier import TokenClassifier
+from .vovnet import VoVNet
 
 # rope knows no registry: it is plain torch.
-for _encoding in (NoEncoding, URoPE):
+for _encoding in (BEVTimeRoPE, GTA, LearnedDepth, NoEncoding, PRoPE, Pluecker, RayRoPE, RoPE3D, URoPE, WorldRoPE):
     MODELS.register_module(module=_encoding)
 
-__all__ = ['BBox3DL1Cost', 'CPFPN', 'FocalLoss', 'GridMask', 'HungarianAssigner3D', 'NMSFreeCoder', 'PETR', 'PETRHead']
+__all__ = ['BBox3DL1Cost', 'CPFPN', 'FocalHead', 'FocalLoss', 'FramePreprocessor', 'GridMask', 'HungarianAssigner3D',
+           'NMSFreeCoder', 'PETR', 'PETRClassicHead', 'PETRHead', 'StreamPETR', 'StreamPETRHead', 'VoVNet']

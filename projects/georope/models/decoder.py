@@ -67,18 +67,24 @@ class PETRDecoder(nn.Module):
         feedforward_channels: hidden channels of the FFN.
         dropout: of self-attention weights, residuals and FFN.
         with_cp: recompute the layers in the backward pass instead of keeping their activations.
+        positional_bias: c > 0 starts the biases of cross-attention so that its first logits are the kernel
+            ``c^2 / sqrt(head_dim) * sum_w cos(w . (x_key - x_query))`` of a rotary encoding: queries look around their
+            own place before any content is learnt (our choice). Nothing but a start: the biases are trained.
     """
 
     def __init__(self, embed_dims: int = 256, num_layers: int = 6, num_heads: int = 8,
-                 feedforward_channels: int = 2048, dropout: float = 0.1, with_cp: bool = False) -> None:
+                 feedforward_channels: int = 2048, dropout: float = 0.1, with_cp: bool = False,
+                 positional_bias: float = 0.0) -> None:
         super().__init__()
+        self.positional_bias = positional_bias
+        self.num_heads = num_heads
         self.with_cp = with_cp
         self.layers = nn.ModuleList(PETRDecoderLayer(embed_dims, num_heads, feedforward_channels, dropout)
                                     for _ in range(num_layers))
         self.post_norm = nn.LayerNorm(embed_dims)
 
     def init_weights(self) -> None:
-        """Xavier-uniform weights and zero biases, as DETR."""
+        """Xavier-uniform weights and zero biases, as DETR, and the ``positional_bias``."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -86,6 +92,9 @@ class PETRDecoder(nn.Module):
             elif isinstance(module, RotaryAttention):
                 nn.init.xavier_uniform_(module.in_proj_weight)
                 nn.init.zeros_(module.in_proj_bias)
+        for layer in self.layers:
+            query_bias, key_bias, _ = layer.attentions[1].attn.in_proj_bias.data.chunk(3)
+            query_bias[::2] = key_bias[::2] = self.positional_bias  # real parts of the pairs
 
     def forward(self, query: Tensor, query_pos: Tensor, memory: Tensor, memory_pos: Tensor | None,
                 queries: Rotation | None, keys: Sequence[Rotation | None], query_mask: Tensor | None = None,

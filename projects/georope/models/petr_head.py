@@ -16,9 +16,10 @@ from mmengine.model import BaseModule, bias_init_with_prob
 from mmengine.structures import InstanceData
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
 
 from georope.registry import MODELS, TASK_UTILS
-from georope.rope import Rays
+from georope.rope import Rays, Rotation
 
 from . import box_code
 from .assignment import Targets, match, read_targets
@@ -26,6 +27,7 @@ from .cameras import padded_tokens, sample_name, stack_matrices
 from .decoder import PETRDecoder
 from .denoising import Denoising, DenoisingQueries
 from .embeddings import MLN, SEGate, cone_code, frustum_coordinates, inverse_sigmoid, lid_depths, sine_embedding_3d
+from .losses import check_losses
 
 DEPTH_BINS = 64
 
@@ -52,6 +54,7 @@ class Queries:
         padding: bool (B, Q + M) or None.
         temporal, temporal_pos: (B, M, C), the memory's further keys, or None.
         temporal_points: (B, M, 3) where they are, metres, or None.
+        times: (B, Q + M) when all of them were seen, seconds from now (the past is negative), None for now.
     """
 
     content: Tensor
@@ -62,6 +65,7 @@ class Queries:
     temporal: Tensor | None = None
     temporal_pos: Tensor | None = None
     temporal_points: Tensor | None = None
+    times: Tensor | None = None
 
 
 @MODELS.register_module()
@@ -86,7 +90,10 @@ class PETRHead(BaseModule):
         position_embedding: True keeps PETR's 3D position embedding, its gate and the cone alignment ("hybrid" where
             there is a rotary encoding as well); False builds none of them ("replace"), so that no camera or world
             coordinate enters the content of a token. The norm inside the alignment stays either way.
-        encoding: the rotary encoding of cross-attention; None for none.
+        encoding: the encoding of cross-attention, one of ``georope.rope``; None for none. Here and in the next one,
+            num_heads, head_dim and num_layers are those of the decoder.
+        self_encoding: the rotary encoding of self-attention among 3D queries (and the memory's), whatever that of
+            cross-attention is: ``georope.RoPE3D`` or ``georope.BEVTimeRoPE``; None for none.
         decoder: arguments of ``PETRDecoder``.
         denoising: arguments of ``Denoising``; None for none.
         code_weights: weights of the ten numbers of a box code, in the assignment and in the loss.
@@ -108,6 +115,7 @@ class PETRHead(BaseModule):
                  stride: int = 16,
                  position_embedding: bool = True,
                  encoding: dict | None = None,
+                 self_encoding: dict | None = None,
                  decoder: dict | None = None,
                  denoising: dict | None = None,
                  code_weights: Sequence[float] = (2, 2, 1, 1, 1, 1, 1, 1, 0.2, 0.2),
@@ -126,12 +134,16 @@ class PETRHead(BaseModule):
 
         self.position_embedding = position_embedding
         self._build_image_layers(in_channels, embed_dims)
-        self.encoding = MODELS.build(encoding or dict(type='georope.NoEncoding'))
 
         self.reference_points = nn.Embedding(num_query, 3)
         self.query_embedding = _mlp(embed_dims * 3 // 2, embed_dims, embed_dims)
         self.transformer = nn.ModuleDict(dict(decoder=PETRDecoder(embed_dims, **(decoder or {}))))
         num_layers = len(self.transformer['decoder'].layers)
+        num_heads = self.transformer['decoder'].num_heads
+        self.encoding, self.self_encoding = (
+            MODELS.build(cfg or dict(type='georope.NoEncoding'), default_args=dict(
+                num_heads=num_heads, head_dim=embed_dims // num_heads, num_layers=num_layers))
+            for cfg in (encoding, self_encoding))
         # One branch serves all layers; the list only gives it the names that released weights have.
         self.cls_branches = nn.ModuleList([_cls_branch(embed_dims, num_classes)] * num_layers)
         self.reg_branches = nn.ModuleList([_reg_branch(embed_dims)] * num_layers)
@@ -176,19 +188,21 @@ class PETRHead(BaseModule):
 
         Returns:
             dict of ``logits`` (layers, B, num_predictions, num_classes), ``codes`` (layers, B, num_predictions, 10),
-            see ``box_code``, and ``embeddings`` (layers, B, num_predictions, C), the decoder's outputs they come from;
+            see ``box_code``, ``embeddings`` (layers, B, num_predictions, C), the decoder's outputs they come from;
             with ``denoising`` also ``dn_logits`` (layers, M, num_classes) and ``dn_codes`` (layers, M, 10) of its M
-            noisy objects. float32.
+            noisy objects. float32. With a depth loss, also ``image``, the ``ImageTokens``.
         """
         image = self._embed_image(features, metas, tokens)
         queries = self._make_queries(metas, features.device, denoising)
         decoder = self.transformer['decoder']
+        self_queries, self_keys = self._rotate_self(queries)
         outputs = decoder(
             queries.content, queries.position, image.content, image.position,
             queries=self.encoding.rotate_queries(self._to_metres(queries.reference)),
             keys=[self.encoding.rotate_keys(image.frame, image.content, layer=i) for i in range(len(decoder.layers))],
             query_mask=queries.mask, query_padding=queries.padding, memory_padding=image.padding,
-            temporal=queries.temporal, temporal_pos=queries.temporal_pos)
+            temporal=queries.temporal, temporal_pos=queries.temporal_pos, self_queries=self_queries,
+            self_keys=self_keys)
 
         # float32: a step of bfloat16 in the logit of a centre is half a metre.
         with torch.autocast(features.device.type, enabled=False):
@@ -199,6 +213,8 @@ class PETRHead(BaseModule):
             codes = torch.cat((centre, others), dim=-1)
         own = slice(-self.num_predictions, None)
         results = dict(logits=logits[:, :, own], codes=codes[:, :, own], embeddings=outputs[:, :, own])
+        if self.encoding.depth_loss_weight:
+            results['image'] = image
         if denoising is not None:
             results['dn_logits'] = logits[:, denoising.sample, denoising.slot]
             results['dn_codes'] = codes[:, denoising.sample, denoising.slot]
@@ -230,9 +246,7 @@ class PETRHead(BaseModule):
         results = self(features, metas, denoising, tokens)
         _check_finite(results, metas)
         losses = self.loss_by_feat(results, targets, denoising)
-        if not torch.stack(list(losses.values())).isfinite().all():
-            values = {name: loss.item() for name, loss in losses.items()}
-            raise FloatingPointError(f'losses are not finite for samples {_names(metas)}: {values}')
+        check_losses(losses, metas)
         return losses
 
     def loss_by_feat(self, results: dict, targets: Sequence[Targets],
@@ -261,6 +275,8 @@ class PETRHead(BaseModule):
                     results['dn_logits'][i], denoising.labels, avg_factor=kept)
                 losses[f'{prefix}dn_loss_bbox'] = weight * self._box_loss(
                     results['dn_codes'][i], denoising.codes, num_noisy)
+        if self.encoding.depth_loss_weight:
+            losses['loss_depth'] = self._depth_loss(results['image'], targets)
         return losses
 
     def predict(self, features: Tensor, data_samples: Sequence, tokens: Tensor | None = None) -> list[InstanceData]:
@@ -302,6 +318,9 @@ class PETRHead(BaseModule):
             position = self.featurized_pe(self.position_encoder(inverse_sigmoid(coordinates)), content)
         else:
             content = F.layer_norm(content, content.shape[-1:])
+        absolute = self.encoding.embed_keys(rays)
+        if absolute is not None:
+            position = absolute if position is None else position + absolute
         return ImageTokens(content, position, padding, self.encoding.prepare(rays))
 
     def _focal_lengths(self, metas: Sequence[dict], cameras: int, per_camera: int, chosen: Tensor | None,
@@ -333,9 +352,25 @@ class PETRHead(BaseModule):
         """Additive position (..., C) of reference points (..., 3)."""
         return self.query_embedding(sine_embedding_3d(reference, self.query_embedding[0].in_features // 3))
 
+    def _rotate_self(self, queries: Queries) -> tuple[Rotation | None, Rotation | None]:
+        """Rotations of queries and keys in self-attention; the memory's keys stand behind the queries."""
+        points, times = self._to_metres(queries.reference), queries.times
+        num = points.shape[1]
+        own = self.self_encoding.rotate_queries(points, None if times is None else times[:, :num])
+        if queries.temporal is None:
+            return own, own
+        return own, self.self_encoding.rotate_queries(torch.cat((points, queries.temporal_points), dim=1), times)
+
     def _to_metres(self, reference: Tensor) -> Tensor:
         lower, upper = self.pc_range.chunk(2)
         return reference * (upper - lower) + lower
+
+    def _depth_loss(self, image: ImageTokens, targets: Sequence[Targets]) -> Tensor:
+        """How unlikely the encoding finds the depths of tokens that see an object's centre, averaged as in ``loss``."""
+        points = pad_sequence([target.boxes[:, :3] for target in targets], batch_first=True, padding_value=torch.nan)
+        unlikely = self.encoding.depth_loss(image.frame, image.content, points)
+        seen = reduce_mean(unlikely.new_tensor(len(unlikely))).clamp(min=1 / get_world_size())
+        return self.encoding.depth_loss_weight * unlikely.sum() / seen
 
     def _box_loss(self, codes: Tensor, true_codes: Tensor, avg_factor: Tensor) -> Tensor:
         """L1 loss of codes (n, 10) with code weights; an unknown velocity has weight 0."""

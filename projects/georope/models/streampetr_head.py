@@ -123,7 +123,8 @@ class StreamPETRHead(PETRHead):
         return Queries(
             torch.cat((content, old_content[:, :first]), dim=1), torch.cat((position, old_position[:, :first]), dim=1),
             torch.cat((queries.reference, reference[:, :first]), dim=1), mask, padding, old_content[:, first:],
-            old_position[:, first:], slots.points[:, first:].float())
+            old_position[:, first:], slots.points[:, first:].float(),
+            torch.cat((torch.zeros_like(queries.reference[..., 0]), -slots.times.float()), dim=1))
 
     def _embed_motion(self, slots: Slots) -> tuple[Tensor, Tensor]:
         """Conditions (B, M, 180) and sines of the age (B, M, C) for slots; float64 up to the sines."""

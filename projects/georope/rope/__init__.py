@@ -1,7 +1,19 @@
 """The method: rotary position codes between image tokens and 3D queries. Imports torch only."""
 from .attention import RotaryAttention
-from .encodings import NoEncoding, URoPE
+from .encodings import (
+    GTA,
+    BEVTimeRoPE,
+    LearnedDepth,
+    NoEncoding,
+    Pluecker,
+    PRoPE,
+    RayRoPE,
+    RoPE3D,
+    URoPE,
+    WorldRoPE,
+)
 from .rays import Rays
-from .rotation import Rotation
+from .rotation import Rotation, Transform
 
-__all__ = ['NoEncoding', 'RotaryAttention', 'Rays', 'Rotation', 'URoPE']
+__all__ = ['BEVTimeRoPE', 'GTA', 'LearnedDepth', 'NoEncoding', 'PRoPE', 'Pluecker', 'RayRoPE', 'Rays', 'RoPE3D',
+           'RotaryAttention', 'Rotation', 'Transform', 'URoPE', 'WorldRoPE']

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .rotation import Rotation, apply, undo
+from .rotation import Rotation, Transform
 
 
 class RotaryAttention(nn.Module):
@@ -34,7 +34,7 @@ class RotaryAttention(nn.Module):
         nn.init.zeros_(self.out_proj.bias)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, queries: Rotation | None = None,
-                keys: Rotation | None = None, attn_mask: Tensor | None = None,
+                keys: Rotation | Transform | None = None, attn_mask: Tensor | None = None,
                 key_padding_mask: Tensor | None = None) -> Tensor:
         """Attend.
 
@@ -55,18 +55,16 @@ class RotaryAttention(nn.Module):
                    for x, weight, bias in zip((query, key, value), weights, biases))
         rotate_values = keys is not None and keys.rotate_values
         if queries is not None:
-            q = apply(q, queries)
+            q = queries.apply(q)
         if keys is not None:
-            k = apply(k, keys)
-            if keys.temperature is not None:
-                k = k * keys.temperature.transpose(1, 2).to(k.dtype)
-            if rotate_values:
-                v = apply(v, keys)
+            k = keys.apply(k, tempered=True)
+        if rotate_values:
+            v = keys.apply(v)
         out = F.scaled_dot_product_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=_visible(attn_mask, key_padding_mask),
             dropout_p=self.dropout if self.training else 0.0).transpose(1, 2)
         if rotate_values and queries is not None:
-            out = undo(out, queries)
+            out = queries.undo(out)
         return self.out_proj(out.flatten(-2))
 
 

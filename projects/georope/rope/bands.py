@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 XY_WAVELENGTHS = (3.0, 240.0)
 Z_WAVELENGTHS = (1.5, 36.0)
@@ -63,16 +64,38 @@ def mixed_bands(num_heads: int, num_pairs: int, xy: tuple[float, float] = XY_WAV
 BANDS = {'axial': axial_bands, 'mixed': mixed_bands}
 
 
-def build_bands(bands: str | dict, num_heads: int, head_dim: int) -> Tensor:
-    """Bands by name, ``'axial'`` or ``'mixed'``, or with options, ``dict(type='axial', xy=(3, 240), z=(1.5, 36))``.
+class Bands(nn.Module):
+    """The bands of an encoding.
 
-    Returns:
-        (1 or num_heads, head_dim / 2, 3), rad/m, float32.
+    Args:
+        bands: ``'axial'`` or ``'mixed'``, or with options, ``dict(type='axial', xy=(3, 240), z=(1.5, 36))``. With
+            ``learnable=True`` training turns the bands; their wavelengths stay.
+        num_heads: attention heads.
+        head_dim: channels of a head, two per rotary pair.
     """
-    options = {'type': bands} if isinstance(bands, str) else dict(bands)
-    kind = options.pop('type', None)
-    if kind not in BANDS:
-        raise ValueError(f'bands: unknown type {kind!r}, use one of {sorted(BANDS)}')
-    if head_dim % 2:
-        raise ValueError(f'head_dim must be even to form rotary pairs, not {head_dim}')
-    return BANDS[kind](num_heads, head_dim // 2, **options).float()
+
+    def __init__(self, bands: str | dict, num_heads: int, head_dim: int) -> None:
+        super().__init__()
+        options = {'type': bands} if isinstance(bands, str) else dict(bands)
+        kind, learnable = options.pop('type', None), options.pop('learnable', False)
+        if kind not in BANDS:
+            raise ValueError(f'bands: unknown type {kind!r}, use one of {sorted(BANDS)}')
+        if head_dim % 2:
+            raise ValueError(f'head_dim must be even to form rotary pairs, not {head_dim}')
+        vectors = BANDS[kind](num_heads, head_dim // 2, **options).float()
+        self.register_buffer('frequencies', vectors.norm(dim=-1, keepdim=True), persistent=False)
+        if learnable:
+            self.directions = nn.Parameter(F.normalize(vectors, dim=-1))
+        else:
+            self.register_buffer('directions', F.normalize(vectors, dim=-1), persistent=False)
+
+    @property
+    def vectors(self) -> Tensor:
+        """(1 or heads, pairs, 3), rad/m."""
+        return self.frequencies * F.normalize(self.directions, dim=-1)
+
+    def forward(self, points: Tensor) -> Tensor:
+        """``w . x`` of points or directions (..., 3): (..., 1 or heads, pairs), in the dtype of ``points``."""
+        vectors = self.vectors.to(points.dtype)
+        # An elementwise sum: a matrix product would run in TF32 where that is switched on.
+        return sum(points[..., None, None, axis] * vectors[..., axis] for axis in range(3))

@@ -1,79 +1,350 @@
 """The encodings by name: a support, bands and flags each. All share one interface:
 
     frame = encoding.prepare(rays)                                # once per frame: what cameras and pixels decide
+    position = encoding.embed_keys(rays)                          # additive position of the image tokens
     keys = encoding.rotate_keys(frame, features, layer)           # once per decoder layer: Rotation of the image tokens
     queries = encoding.rotate_queries(points)                     # Rotation of 3D points in metres
 
-Everything here is computed with autocast off, in float32 at least.
+Each may be None. Everything here is computed with autocast off, in float32 at least.
 """
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from .bands import build_bands
+from .bands import XY_WAVELENGTHS, Bands, frequencies
 from .rays import Rays
-from .rotation import Rotation
-from .supports import fixed_anchors
+from .rotation import Rotation, Transform, expected_rotation
+from .supports import PredictedDepth, PredictedInterval, PredictedMixture, fixed_anchors
+
+ANCHORS = (5, 12, 25, 45)
+TEMPERATURES = ('none', 'learned', 'key_rms', 'token')
 
 
 class NoEncoding(nn.Module):
-    """No rotary code at all (plain PETR): every rotation is None."""
+    """No position code at all (plain PETR): everything is None. Base of the others, whose keys rotate as ``prepare``
+    says unless they look at features (B, L, C) or the layer.
 
-    def __init__(self, num_heads: int = 8, head_dim: int = 32) -> None:
+    Args:
+        num_heads: attention heads.
+        head_dim: channels of a head, two per rotary pair.
+        num_layers: decoder layers, for encodings with parameters of each.
+    """
+
+    depth_loss_weight = 0.0
+
+    def __init__(self, num_heads: int = 8, head_dim: int = 32, num_layers: int = 6) -> None:
         super().__init__()
 
     def prepare(self, rays: Rays) -> Any:
         return None
 
-    def rotate_keys(self, frame: Any, features: Tensor, layer: int = 0) -> Rotation | None:
+    def embed_keys(self, rays: Rays) -> Tensor | None:
         return None
 
-    def rotate_queries(self, points: Tensor) -> Rotation | None:
+    def rotate_keys(self, frame: Any, features: Tensor, layer: int = 0) -> Rotation | Transform | None:
+        return frame
+
+    def rotate_queries(self, points: Tensor, times: Tensor | None = None) -> Rotation | None:
         return None
 
 
-class URoPE(NoEncoding):
-    """URoPE (arXiv 2604.18747) between image tokens and 3D points: every head group sees a token at one fixed depth.
+class Pluecker(NoEncoding):
+    """An absolute embedding of each token's ray, added to its key: unit direction and moment through a small MLP."""
+
+    def __init__(self, num_heads: int = 8, head_dim: int = 32, num_layers: int = 6) -> None:
+        super().__init__(num_heads, head_dim)
+        dims = num_heads * head_dim
+        self.mlp = nn.Sequential(nn.Linear(6, dims), nn.ReLU(), nn.Linear(dims, dims))
+
+    def embed_keys(self, rays: Rays) -> Tensor:
+        """(B, L, num_heads * head_dim)."""
+        with torch.autocast(rays.origins.device.type, enabled=False):
+            directions = F.normalize(rays.directions, dim=-1)
+            return self.mlp(torch.cat((directions, rays.origins.cross(directions, dim=-1)), dim=-1))
+
+
+class RoPE3D(NoEncoding):
+    """Exact 3D RoPE among points, for self-attention; base of the encodings that bring image tokens into it.
 
     Args:
-        num_heads: attention heads.
-        head_dim: channels of a head, two per rotary pair.
-        anchors: depths in metres, or ``dict(spacing='linspace' | 'lid' | 'log', num=, start=, stop=)``; the default is
-            our choice for nuScenes. The paper finds 4 best.
-        channel_wise: split the anchors over the pairs of each head instead of over heads (paper's ablation).
-        bands: ``'axial'`` (paper), ``'mixed'`` (our choice), or a dict with their options, see ``bands``.
+        bands: ``'axial'`` (paper), ``'mixed'`` (our choice), or a dict with their options, see ``Bands``.
         rotate_values: rotate values and outputs too (METHOD section 5).
     """
 
-    def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = (5, 12, 25, 45),
-                 channel_wise: bool = False, bands: str | dict = 'axial', rotate_values: bool = True) -> None:
+    def __init__(self, num_heads: int = 8, head_dim: int = 32, bands: str | dict = 'axial', rotate_values: bool = True,
+                 num_layers: int = 6) -> None:
         super().__init__(num_heads, head_dim)
         self.rotate_values = rotate_values
-        self.register_buffer('bands', build_bands(bands, num_heads, head_dim), persistent=False)
+        self.bands = Bands(bands, num_heads, head_dim)
+
+    def rotate_queries(self, points: Tensor, times: Tensor | None = None) -> Rotation:
+        """The exact rotation of ``points`` (B, Q, 3), metres, LiDAR frame; ``times`` play no part."""
+        with torch.autocast(points.device.type, enabled=False):
+            return self._rotation(self.bands(points.to(torch.promote_types(points.dtype, torch.float32))))
+
+    def _rotation(self, phase: Tensor) -> Rotation:
+        """Of ``phase`` (B, L, 1 or heads, pairs)."""
+        return Rotation.from_phase(phase.transpose(1, 2), self.rotate_values)
+
+
+class BEVTimeRoPE(RoPE3D):
+    """RoPETR's code of queries (arXiv 2504.12643) for self- and temporal attention: RoPE on BEV x, y and on time.
+
+    Args:
+        xy: shortest and longest wavelength in the BEV plane, metres.
+        time: shortest and longest period, seconds (choice).
+    """
+
+    def __init__(self, num_heads: int = 8, head_dim: int = 32, xy: tuple[float, float] = XY_WAVELENGTHS,
+                 time: tuple[float, float] = (1.0, 16.0), rotate_values: bool = False, num_layers: int = 6) -> None:
+        super().__init__(num_heads, head_dim, dict(type='axial', xy=xy, z=time), rotate_values)
+
+    def rotate_queries(self, points: Tensor, times: Tensor | None = None) -> Rotation:
+        """The rotation of ``points`` (B, Q, 3) at ``times`` (B, Q) in seconds from now, None for now."""
+        times = torch.zeros_like(points[..., 0]) if times is None else times.to(points.dtype)
+        return super().rotate_queries(torch.cat((points[..., :2], times[..., None]), dim=-1))
+
+
+class URoPE(RoPE3D):
+    """URoPE (arXiv 2604.18747) between image tokens and 3D points: every head group sees a token at one fixed depth.
+
+    Args:
+        anchors: depths in metres, or ``dict(spacing='linspace' | 'lid' | 'log', num=, start=, stop=)``; the default is
+            our choice for nuScenes. The paper finds 4 best.
+        channel_wise: split the anchors over the pairs of each head instead of over heads (paper's ablation).
+        bands, rotate_values: see ``RoPE3D``.
+        pluecker: add ``Pluecker``'s embedding to the keys as well (paper's ablation).
+    """
+
+    def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = ANCHORS,
+                 channel_wise: bool = False, bands: str | dict = 'axial', rotate_values: bool = True,
+                 pluecker: bool = False, num_layers: int = 6) -> None:
+        super().__init__(num_heads, head_dim, bands, rotate_values)
+        self.absolute = (Pluecker if pluecker else NoEncoding)(num_heads, head_dim)
         self.register_buffer('depths', fixed_anchors(anchors, num_heads, head_dim // 2, channel_wise), persistent=False)
 
     def prepare(self, rays: Rays) -> Rotation:
-        """The rotation of all tokens (B, 1 or heads, L, pairs): it depends on cameras and pixels only."""
+        """The rotation of all tokens: it depends on cameras and pixels only."""
         with torch.autocast(rays.origins.device.type, enabled=False):
-            phase = self._phase(rays.origins) + self.depths[:, None] * self._phase(rays.directions)
-            return Rotation.from_phase(phase, self.rotate_values)
+            return self._rotation(self.bands(rays.origins) + self.depths * self.bands(rays.directions))
 
-    def rotate_keys(self, frame: Rotation, features: Tensor, layer: int = 0) -> Rotation:
-        """The rotation made by ``prepare``; features (B, L, C) and layer play no part."""
-        return frame
+    def embed_keys(self, rays: Rays) -> Tensor | None:
+        return self.absolute.embed_keys(rays)
 
-    def rotate_queries(self, points: Tensor) -> Rotation:
-        """The exact rotation of ``points`` (B, Q, 3), metres, LiDAR frame: (B, 1 or heads, Q, pairs)."""
-        with torch.autocast(points.device.type, enabled=False):
-            points = points.to(torch.promote_types(points.dtype, torch.float32))
-            return Rotation.from_phase(self._phase(points), self.rotate_values)
 
-    def _phase(self, vectors: Tensor) -> Tensor:
-        """``w . x`` for ``vectors`` (B, L, 3): (B, 1 or heads, L, pairs)."""
-        bands = self.bands.to(vectors.dtype)
-        # An elementwise sum: a matrix product would run in TF32 where that is switched on.
-        return sum(vectors[:, None, :, None, axis] * bands[:, None, :, axis] for axis in range(3))
+@dataclass
+class Frame:
+    """What cameras and pixels decide for all layers and depths, see ``expected_rotation``.
+
+    Attributes:
+        rays: of the tokens.
+        origin, along, patch: (B, L, 1 or heads, pairs): ``w.o``, ``w.r`` and A.
+        shared: the rotation of all layers, once it is made, where one predictor serves them.
+    """
+
+    rays: Rays
+    origin: Tensor
+    along: Tensor
+    patch: Tensor
+    shared: Rotation | None = None
+
+
+class PredictedRoPE(RoPE3D):
+    """Base of the encodings that predict depths from the features of the image tokens.
+
+    Args:
+        anchors: depths at which training starts, metres.
+        depth_range: nearest and farthest depth that may be predicted, metres.
+        per_layer: a predictor for each decoder layer; False shares one, which sees the features of the first.
+        bands, rotate_values: see ``RoPE3D``.
+        num_layers: decoder layers.
+    """
+
+    predictor = PredictedDepth
+
+    def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] = ANCHORS,
+                 depth_range: tuple[float, float] = (0.5, 80.0), per_layer: bool = True, bands: str | dict = 'axial',
+                 rotate_values: bool = True, num_layers: int = 6) -> None:
+        super().__init__(num_heads, head_dim, bands, rotate_values)
+        self.per_layer = per_layer
+        self.predictors = nn.ModuleList(self.predictor(num_heads * head_dim, anchors, depth_range)
+                                        for _ in range(num_layers if per_layer else 1))
+
+    def prepare(self, rays: Rays) -> Frame:
+        with torch.autocast(rays.origins.device.type, enabled=False):
+            patch = rays.patch_variance * self.bands(rays.footprints).square().sum(2)
+            return Frame(rays, self.bands(rays.origins), self.bands(rays.directions), patch)
+
+    def rotate_keys(self, frame: Frame, features: Tensor, layer: int = 0) -> Rotation:
+        """The rotation of tokens with ``features`` (B, L, num_heads * head_dim) in a decoder layer."""
+        if frame.shared is not None:
+            return frame.shared
+        with torch.autocast(features.device.type, enabled=False):
+            features = features.to(frame.along.dtype)
+            support = self.predictors[layer if self.per_layer else 0](features)
+            rotation = self._rotate(frame, support, features)
+        if not self.per_layer:
+            frame.shared = rotation
+        return rotation
+
+    def _rotate(self, frame: Frame, support: Any, features: Tensor) -> Rotation:
+        raise NotImplementedError
+
+
+class LearnedDepth(PredictedRoPE):
+    """URoPE's ablation: every token at one predicted depth, without doubt. Start at ``anchors=[depth]``."""
+
+    def __init__(self, *args, anchors: Sequence[float] = (20, ), **kwargs) -> None:
+        super().__init__(*args, anchors=anchors, **kwargs)
+        if len(anchors) != 1:
+            raise ValueError(f'{type(self).__name__} starts at one depth, not at anchors {list(anchors)}')
+
+    def _rotate(self, frame: Frame, support: Tensor, features: Tensor) -> Rotation:
+        return self._rotation(frame.origin + support[..., None] * frame.along)
+
+
+class RayRoPE(LearnedDepth):
+    """RayRoPE (arXiv 2601.15275) in 3D: a token lies somewhere in one predicted interval of its ray.
+
+    The mean rotation over the interval is exact, since a point of the ray is affine in its depth: that of the middle,
+    times ``sinc(w.r * half length)``.
+    """
+
+    predictor = PredictedInterval
+
+    def _rotate(self, frame: Frame, support: tuple[Tensor, Tensor], features: Tensor) -> Rotation:
+        depth, half = (x[..., None] for x in support)
+        phase = frame.origin + depth * frame.along
+        mean = torch.sinc(half * frame.along / torch.pi)
+        cos, sin = ((mean * x).transpose(1, 2) for x in (phase.cos(), phase.sin()))
+        return Rotation(cos, sin, rotate_values=self.rotate_values)
+
+
+class WorldRoPE(PredictedRoPE):
+    """WorldRoPE (arXiv 2610.16337) between image tokens and 3D points: the expected rotation over a predicted mixture
+    of Gaussians in depth and over the patch. What the paper does not tell is our choice, see METHOD.
+
+    Args:
+        anchors: means at which training starts, metres: as many hypotheses.
+        depth_range, per_layer, bands, rotate_values: see ``PredictedRoPE``.
+        temperature: what makes up for the keys that doubt shrinks: ``'none'``; ``'learned'``, a scale per head;
+            ``'key_rms'``, one over the root mean square of a token's coefficients, 4 at most; ``'token'``, that times
+            a scale per head predicted from the token's features.
+        query_deviation: standard deviation (x, y, z) in metres of a Gaussian around each query, about a box; its mean
+            rotation damps the short waves of queries and outputs. None for exact points.
+        depth_loss_weight: weight of ``depth_loss`` in the model's loss.
+    """
+
+    predictor = PredictedMixture
+
+    def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] = ANCHORS,
+                 depth_range: tuple[float, float] = (0.5, 80.0), per_layer: bool = True, bands: str | dict = 'axial',
+                 rotate_values: bool = True, temperature: str = 'key_rms',
+                 query_deviation: Sequence[float] | None = None, depth_loss_weight: float = 0.0,
+                 num_layers: int = 6) -> None:
+        super().__init__(num_heads, head_dim, anchors, depth_range, per_layer, bands, rotate_values, num_layers)
+        if temperature not in TEMPERATURES:
+            raise ValueError(f'temperature: unknown {temperature!r}, use one of {TEMPERATURES}')
+        self.temperature = temperature
+        self.depth_loss_weight = depth_loss_weight
+        if temperature == 'learned':
+            self.log_scale = nn.Parameter(torch.zeros(1, num_heads, 1, 1))
+        elif temperature == 'token':
+            self.log_scale = nn.Linear(num_heads * head_dim, num_heads)
+            nn.init.zeros_(self.log_scale.weight)
+            nn.init.zeros_(self.log_scale.bias)
+        deviation = None if query_deviation is None else torch.tensor(query_deviation, dtype=torch.float32)
+        self.register_buffer('query_deviation', deviation, persistent=False)
+
+    def rotate_queries(self, points: Tensor, times: Tensor | None = None) -> Rotation:
+        rotation = super().rotate_queries(points)
+        if self.query_deviation is None:
+            return rotation
+        vectors = self.bands.vectors.to(rotation.cos.dtype)
+        damping = torch.exp(-0.5 * (vectors * self.query_deviation).square().sum(-1))[:, None]
+        return Rotation(damping * rotation.cos, damping * rotation.sin, rotate_values=self.rotate_values)
+
+    def depth_loss(self, frame: Frame, features: Tensor, points: Tensor) -> Tensor:
+        """Negative log likelihood of the depth of tokens that see a point, the nearest of several: (tokens,), the mean
+        over the predictors.
+
+        Args:
+            frame, features: as for ``rotate_keys``.
+            points: (B, n, 3) object centres, metres, LiDAR frame; NaN for none. A hidden object counts as seen.
+        """
+        with torch.autocast(features.device.type, enabled=False):
+            depths = frame.rays.locate(points).amin(-1)
+            seen = depths.isfinite()
+            features = features.to(depths.dtype)[seen]
+            return torch.stack([predictor.negative_log_likelihood(features, depths[seen])
+                                for predictor in self.predictors]).mean(0)
+
+    def _rotate(self, frame: Frame, support: tuple[Tensor, Tensor, Tensor], features: Tensor) -> Rotation:
+        cos, sin = expected_rotation(*support, frame.origin, frame.along, frame.patch)
+        return Rotation(cos, sin, self._temperature(cos, sin, features), self.rotate_values)
+
+    def _temperature(self, cos: Tensor, sin: Tensor, features: Tensor) -> Tensor | None:
+        """(B or 1, 1 or heads, 1 or L, 1)."""
+        if self.temperature == 'none':
+            return None
+        if self.temperature == 'learned':
+            return self.log_scale.exp()
+        key_rms = ((cos ** 2 + sin ** 2).mean(-1, keepdim=True) + 1e-4).rsqrt().clamp(max=4)
+        if self.temperature == 'token':
+            return key_rms * self.log_scale(features).exp().transpose(1, 2).unsqueeze(-1)
+        return key_rms
+
+
+class GTA(NoEncoding):
+    """GTA (arXiv 2310.10375) for 3D queries: half of a key's channels go through its camera's pose, the other half turn
+    by its place in the image. The queries stand in the LiDAR frame: their transform is the identity.
+
+    Not invariant under a translation of the frame, since the queries' own places do not enter (METHOD section 6).
+
+    Args:
+        metres: length that counts as 1 in translations (choice: cameras stand about that far from the LiDAR).
+        wavelengths: shortest and longest along the image, in widths and heights of the image (choice).
+    """
+
+    def __init__(self, num_heads: int = 8, head_dim: int = 32, metres: float = 2.0,
+                 wavelengths: tuple[float, float] = (0.1, 2.0), num_layers: int = 6) -> None:
+        super().__init__(num_heads, head_dim)
+        if head_dim % 8:
+            raise ValueError(f'head_dim must be a multiple of 8: 4x4 matrices on half of it, not {head_dim}')
+        self.metres = metres
+        self.register_buffer('frequencies', frequencies(head_dim // 8, *wavelengths).float(), persistent=False)
+
+    def prepare(self, rays: Rays) -> Transform:
+        with torch.autocast(rays.origins.device.type, enabled=False):
+            size = rays.pixels.new_tensor(rays.image_size)
+            phase = ((rays.pixels / size)[..., None] * self.frequencies).flatten(-2)[:, None]  # (B, 1, L, pairs)
+            columns = (*self._camera(rays), rays.origins / self.metres)
+            last = rays.pixels.new_tensor((0, 0, 0, 1)).expand(*rays.pixels.shape[:2], 1, 4)
+            return Transform(torch.cat((torch.stack(columns, dim=-1), last), dim=-2), Rotation.from_phase(phase))
+
+    def _camera(self, rays: Rays) -> tuple[Tensor, Tensor, Tensor]:
+        """Columns of the rotation from camera to LiDAR: right, down, ahead. A flip of the image does not flip it."""
+        along_u, along_v = rays.footprints.unbind(-2)
+        ahead = F.normalize(along_u.cross(along_v, -1), dim=-1)
+        ahead = ahead * (ahead * rays.directions).sum(-1, keepdim=True).sign()
+        right = F.normalize(along_u, dim=-1)
+        right = right * (ahead.cross(right, -1) * along_v).sum(-1, keepdim=True).sign()
+        return right, ahead.cross(right, -1), ahead
+
+
+class PRoPE(GTA):
+    """PRoPE (arXiv 2507.10496) for 3D queries: as ``GTA``, with the whole projection in place of the pose. Intrinsics
+    are in widths and heights of the image, from its centre."""
+
+    def _camera(self, rays: Rays) -> tuple[Tensor, Tensor, Tensor]:
+        """Columns of the inverse projection."""
+        size = rays.pixels.new_tensor(rays.image_size)
+        along_u, along_v = rays.footprints.unbind(-2)
+        u, v = (size / 2 - rays.pixels).split(1, dim=-1)
+        return size[0] * along_u, size[1] * along_v, rays.directions + u * along_u + v * along_v

@@ -1,8 +1,8 @@
 """Rays: from ``lidar2img`` to where every image token may look (METHOD section 1; URoPE, arXiv 2604.18747)."""
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -18,13 +18,17 @@ class Rays:
         origins: (B, L, 3) camera centres, metres.
         directions: (B, L, 3) metres per metre of depth.
         footprints: (B, L, 2, 3) change of ``direction`` per pixel along u and v.
+        pixels: (B, L, 2) where the tokens are in the image, (u, v) in pixels.
         patch_variance: variance of a pixel coordinate inside a token's patch, ``stride ** 2 / 12`` square pixels.
+        image_size: (width, height) of the feature map in pixels.
     """
 
     origins: Tensor
     directions: Tensor
     footprints: Tensor
+    pixels: Tensor
     patch_variance: float
+    image_size: tuple[float, float]
 
     @classmethod
     def from_lidar2img(cls, lidar2img: Tensor, feature_size: tuple[int, int], stride: float = 16) -> Rays:
@@ -61,20 +65,41 @@ class Rays:
             tokens = rows * columns
             origins = m4.repeat_interleave(tokens, dim=1)
             footprints = torch.stack((m1, m2), dim=2).repeat_interleave(tokens, dim=1)
-            return cls(origins.to(dtype), directions.flatten(1, 3).to(dtype), footprints.to(dtype), stride ** 2 / 12)
+            pixels = torch.stack((u.repeat(rows), v.repeat_interleave(columns)), dim=-1).repeat(*lidar2img.shape[:2], 1)
+            return cls(origins.to(dtype), directions.flatten(1, 3).to(dtype), footprints.to(dtype), pixels.to(dtype),
+                       stride ** 2 / 12, (columns * stride, rows * stride))
 
     def points(self, depths: Sequence[float] | Tensor) -> Tensor:
         """Points on every ray: (B, L, len(depths), 3), metres, LiDAR frame."""
         depths = torch.as_tensor(depths, dtype=self.directions.dtype, device=self.directions.device)
         return self.origins.unsqueeze(-2) + depths[:, None] * self.directions.unsqueeze(-2)
 
+    def locate(self, points: Tensor) -> Tensor:
+        """Which tokens see points, and how deep: (B, L, n), the depth of a point whose image lies in the token's patch,
+        infinity elsewhere.
+
+        Args:
+            points: (B, n, 3), metres, LiDAR frame; NaN lies nowhere.
+        """
+        along_u, along_v = self.footprints.unbind(-2)
+        normals = torch.stack((along_u.cross(along_v, -1), along_v.cross(self.directions, -1),
+                               self.directions.cross(along_u, -1)), dim=-2)
+        # Rows of the inverse of (direction, along_u, along_v): a point is at depth (1, pixels along u, along v).
+        normals = normals / (normals[..., 0, :] * self.directions).sum(-1)[..., None, None]
+        offsets = points[:, None] - self.origins[:, :, None]
+        depth, u, v = (normals[:, :, None] * offsets[..., None, :]).sum(-1).unbind(-1)
+        half = (3 * self.patch_variance) ** 0.5 * depth
+        return torch.where((depth > 0) & (u.abs() <= half) & (v.abs() <= half), depth, torch.inf)
+
     def select(self, tokens: Tensor) -> Rays:
         """The rays of some tokens, indices (B, K)."""
-        index = tokens[..., None]
-        origins, directions = (x.gather(1, index.expand(-1, -1, 3)) for x in (self.origins, self.directions))
-        footprints = self.footprints.gather(1, index[..., None].expand(-1, -1, 2, 3))
-        return Rays(origins, directions, footprints, self.patch_variance)
+        batch = torch.arange(len(tokens), device=tokens.device)[:, None]
+        return self._map(lambda x: x[batch, tokens])
 
     def to(self, dtype: torch.dtype) -> Rays:
         """The same rays in another floating point type."""
-        return Rays(self.origins.to(dtype), self.directions.to(dtype), self.footprints.to(dtype), self.patch_variance)
+        return self._map(lambda x: x.to(dtype))
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Rays:
+        return replace(self, origins=function(self.origins), directions=function(self.directions),
+                       footprints=function(self.footprints), pixels=function(self.pixels))

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+LEAST_EXPONENT = -60.0
 
 
 @dataclass
@@ -35,15 +38,108 @@ class Rotation:
         """A pure rotation by ``phase`` (B, 1 or heads, L, pairs), in rad."""
         return cls(phase.cos(), phase.sin(), rotate_values=rotate_values)
 
+    def apply(self, x: Tensor, tempered: bool = False) -> Tensor:
+        """Multiply the pairs of ``x`` (B, L, heads, head_dim) with the coefficients, and with the temperature where
+        ``tempered``; the dtype of ``x`` stays."""
+        if tempered and self.temperature is not None:
+            return _multiply(x, self.coefficients * self.temperature.transpose(1, 2))
+        return _multiply(x, self.coefficients)
 
-def apply(x: Tensor, rotation: Rotation) -> Tensor:
-    """Multiply the pairs of ``x`` (B, L, heads, head_dim) with the coefficients; the dtype of ``x`` stays."""
-    return _multiply(x, rotation.coefficients)
+    def undo(self, x: Tensor) -> Tensor:
+        """Turn ``x`` (B, L, heads, head_dim) back: multiply its pairs with the conjugate coefficients."""
+        return _multiply(x, self.coefficients.conj())
 
 
-def undo(x: Tensor, rotation: Rotation) -> Tensor:
-    """Turn ``x`` (B, L, heads, head_dim) back: multiply its pairs with the conjugate coefficients."""
-    return _multiply(x, rotation.coefficients.conj())
+@dataclass
+class Transform:
+    """A matrix per token on one half of every head's channels, a rotation on the other (GTA, PRoPE).
+
+    The queries' transform is the identity, hence None, so there is nothing to undo.
+
+    Attributes:
+        matrices: (B, L, 4, 4), float32 or float64; each acts on channels in groups of four.
+        rotation: of the second half of the channels.
+    """
+
+    matrices: Tensor
+    rotation: Rotation
+    rotate_values: bool = True
+
+    def apply(self, x: Tensor, tempered: bool = False) -> Tensor:
+        """Transform ``x`` (B, L, heads, head_dim); the dtype of ``x`` stays."""
+        first, second = x.chunk(2, dim=-1)
+        groups = first.to(torch.promote_types(x.dtype, torch.float32)).unflatten(-1, (-1, 1, 4))
+        # An elementwise sum: a matrix product would run in TF32 where that is switched on.
+        first = (groups * self.matrices[:, :, None, None]).sum(-1).flatten(-2).to(x.dtype)
+        return torch.cat((first, self.rotation.apply(second)), dim=-1)
+
+
+def expected_rotation(weights: Tensor, depths: Tensor, deviations: Tensor, origin: Tensor, along: Tensor,
+                      patch: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean of ``e^{i w.X}`` over a mixture of Gaussians in depth and the patch's extent (METHOD section 4):
+
+        c(w) = sum_m pi_m exp(-1/2 [(mu_m^2 + sigma_m^2) A + sigma_m^2 B]) exp(i (w.o + mu_m w.r)),   B = (w.r)^2
+
+    Args:
+        weights, depths, deviations: (B, L, M): pi, mu and sigma; metres.
+        origin, along, patch: (B, L, 1 or heads, pairs): ``w.o`` (rad), ``w.r`` (rad/m) and A (rad^2/m^2).
+
+    Returns:
+        cos, sin: (B, 1 or heads, L, pairs), views in the memory order of tokens.
+    """
+    cos, sin = _ExpectedRotation.apply(weights, depths, deviations, origin, along, patch)
+    return cos.transpose(1, 2), sin.transpose(1, 2)
+
+
+class _ExpectedRotation(torch.autograd.Function):
+    """Written out because autograd would keep a dozen tensors (B, L, heads, pairs) per hypothesis and layer: this one
+    keeps its inputs, most of which all layers share, and computes the terms again in the backward pass."""
+
+    @staticmethod
+    def forward(ctx, weights, depths, deviations, origin, along, patch):
+        ctx.save_for_backward(weights, depths, deviations, origin, along, patch)
+        cos, sin = torch.zeros_like(along), torch.zeros_like(along)
+        for weight, attenuation, phase, *_ in _terms(weights, depths, deviations, origin, along, patch):
+            attenuation *= weight
+            cos.addcmul_(attenuation, phase.cos())
+            sin.addcmul_(attenuation, phase.sin_())
+        return cos, sin
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_cos, grad_sin):
+        origin, along, patch = ctx.saved_tensors[3:]
+        support, (to_origin, to_along, to_patch) = [], (torch.zeros_like(x) if need else None for x, need in zip(
+            (origin, along, patch), ctx.needs_input_grad[3:]))
+        for weight, attenuation, phase, depth, deviation in _terms(*ctx.saved_tensors):
+            cos, sin = phase.cos().mul_(attenuation), phase.sin_().mul_(attenuation)
+            # Derivatives of grad . (cos, sin) in the logarithm of the amplitude and in the phase.
+            radial = torch.addcmul(grad_cos * cos, grad_sin, sin)
+            turning = torch.addcmul(grad_sin * cos, grad_cos, sin, value=-1)
+            patchy, spread, forward = _dot(radial, patch), _dot(radial, along ** 2), _dot(turning, along)
+            support.append((radial.sum((-2, -1), keepdim=True), weight * (forward - depth * patchy),
+                            -weight * deviation * (patchy + spread)))
+            if to_origin is not None:
+                to_origin.addcmul_(turning, weight)
+            if to_along is not None:
+                to_along += weight * (depth * turning - deviation ** 2 * along * radial)
+            if to_patch is not None:
+                to_patch.addcmul_(radial, weight * (depth ** 2 + deviation ** 2), value=-0.5)
+        return (*(torch.cat(grads, dim=-1).squeeze(-2) for grads in zip(*support)), to_origin, to_along, to_patch)
+
+
+def _terms(weights, depths, deviations, origin, along, patch):
+    """Of each hypothesis: weight (B, L, 1, 1), attenuation and phase (B, L, heads, pairs), depth, deviation."""
+    square = along ** 2
+    for weight, depth, deviation in zip(*(x[..., None, None].unbind(-3) for x in (weights, depths, deviations))):
+        exponent = torch.addcmul(deviation ** 2 * square, depth ** 2 + deviation ** 2, patch)
+        attenuation = exponent.mul_(-0.5).clamp_(min=LEAST_EXPONENT).exp_()
+        yield weight, attenuation, torch.addcmul(origin, depth, along), depth, deviation
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    """Sum over heads and pairs, (B, L, 1, 1)."""
+    return (a * b).sum((-2, -1), keepdim=True)
 
 
 def _multiply(x: Tensor, coefficients: Tensor) -> Tensor:

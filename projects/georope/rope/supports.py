@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def depth_anchors(spacing: str, num: int, start: float, stop: float) -> list[float]:
@@ -49,3 +49,79 @@ def fixed_anchors(anchors: Sequence[float] | dict, num_heads: int, num_pairs: in
     if num_heads % len(depths):
         raise ValueError(f'{len(depths)} anchors do not divide {num_heads} heads into equal groups')
     return torch.tensor(depths).repeat_interleave(num_heads // len(depths))[:, None]
+
+
+class PredictedDepth(nn.Linear):
+    """One or more sure depths per token, predicted from its features (URoPE's ablation; 3DPPE).
+
+    One linear layer with zero weights: whatever the features are, training starts at the given depths.
+
+    Args:
+        dims: channels of the features.
+        depths: where training starts, metres.
+        depth_range: nearest and farthest depth that may be predicted, metres.
+    """
+
+    per_depth = 1
+
+    def __init__(self, dims: int, depths: Sequence[float], depth_range: tuple[float, float] = (0.5, 80.0)) -> None:
+        if not depths or not depth_range[0] < min(depths) <= max(depths) < depth_range[1]:
+            raise ValueError(f'depths must lie inside depth_range {tuple(depth_range)}, not {depths}')
+        super().__init__(dims, self.per_depth * len(depths))
+        self.register_buffer('log_depths', torch.tensor(depths, dtype=torch.float64).log().float(), persistent=False)
+        self.log_range = tuple(map(math.log, depth_range))
+        nn.init.zeros_(self.weight)
+        nn.init.zeros_(self.bias)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Depths (B, L, M), metres, of features (B, L, dims)."""
+        return self._depths(super().forward(features))
+
+    def _depths(self, offsets: Tensor) -> Tensor:
+        return (self.log_depths + offsets).clamp(*self.log_range).exp()
+
+
+class PredictedInterval(PredictedDepth):
+    """RayRoPE's support: a depth and the half length of a uniform interval around it.
+
+    Half lengths are 1 to 50 % of the depth and start at 35 % (choice).
+    """
+
+    per_depth = 2
+
+    def __init__(self, *args, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.bias.data.chunk(self.per_depth)[1].fill_(math.log(0.34 / (0.49 - 0.34)))
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Middles and half lengths, metres, each (B, L, M), of features (B, L, dims)."""
+        offsets, spreads = nn.Linear.forward(self, features).chunk(2, dim=-1)
+        depths = self._depths(offsets)
+        return depths, self._spread(depths, spreads)
+
+    def _spread(self, depths: Tensor, spreads: Tensor) -> Tensor:
+        return depths * (0.01 + 0.49 * spreads.sigmoid())
+
+
+class PredictedMixture(PredictedInterval):
+    """WorldRoPE's support: a mixture of Gaussians in depth, whose deviations are predicted as half lengths are.
+
+    The weights start equal.
+    """
+
+    per_depth = 3
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights, means and deviations (metres), each (B, L, M), of features (B, L, dims)."""
+        offsets, spreads, logits = nn.Linear.forward(self, features).chunk(3, dim=-1)
+        depths = self._depths(offsets)
+        return logits.softmax(-1), depths, self._spread(depths, spreads)
+
+    def negative_log_likelihood(self, features: Tensor, depths: Tensor) -> Tensor:
+        """Of the true depths (n,), metres, of tokens with ``features`` (n, dims): (n,). The density is that of the
+        logarithm of depth, so that near and far count alike."""
+        weights, means, deviations = self(features)
+        depths = depths[:, None]
+        squares = ((depths - means) / deviations) ** 2
+        log_density = (weights.clamp(min=1e-30) * depths / deviations).log() - 0.5 * (squares + math.log(2 * math.pi))
+        return -log_density.logsumexp(-1)
