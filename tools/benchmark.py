@@ -1,7 +1,8 @@
 #!/usr/bin/env python
-"""Cost of the rotary code in the decoder: time and peak memory of URoPE against none, in alternation.
+"""Cost of encodings in the decoder: time and peak memory against none, in alternation.
 
     tools/benchmark.py                                  # 900 queries x 4224 tokens x 6 layers, forward + backward
+    tools/benchmark.py --encodings gta my.py --profile  # others, and where the time goes
     tools/benchmark.py --mmdet3d ../mmdetection3d       # the same sizes through its projects/PETR decoder too
 
 Only the ratios mean something: times depend on the machine and on what else runs there.
@@ -13,25 +14,29 @@ import statistics
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import torch
+from mmengine.config import Config
 from mmengine.utils import track_iter_progress
 
 from georope.models.decoder import PETRDecoder
-from georope.rope import NoEncoding, Rays, URoPE
+from georope.registry import MODELS
+from georope.rope import Rays
 
-DIMS, FEATURES, STRIDE = 256, (16, 44), 16
-VARIANTS = {'none': NoEncoding, 'urope': URoPE, 'urope-mixed': partial(URoPE, bands='mixed')}
+DIMS, HEADS, FEATURES, STRIDE = 256, 8, (16, 44), 16
+ENCODINGS = Path(__file__).resolve().parents[1] / 'configs/_base_/encodings'
 
 
 def parse_args():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('--encodings', nargs='+', default=['urope', 'urope-mixed', 'worldrope', 'worldrope-mixed'],
+                        help='names in configs/_base_/encodings, or config files with an `encoding`')
     parser.add_argument('--queries', type=int, default=900)
     parser.add_argument('--cameras', type=int, default=6)
     parser.add_argument('--layers', type=int, default=6)
     parser.add_argument('--repeats', type=int, default=9)
+    parser.add_argument('--profile', action='store_true', help='also print the operators that take longest')
     parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
     parser.add_argument('--dtype', default='float32', choices=['float32', 'bfloat16', 'float16'], help='autocast type')
     parser.add_argument('--mmdet3d', type=Path, help="a clone of mmdetection3d, to time its projects/PETR decoder")
@@ -58,8 +63,10 @@ class Ours:
     def __init__(self, encoding, args):
         torch.manual_seed(0)
         self.args = args
-        self.encoding = encoding().to(args.device)
-        self.decoder = PETRDecoder(DIMS, args.layers, dropout=0.0).to(args.device)
+        path = ENCODINGS / f'{encoding}.py' if (ENCODINGS / f'{encoding}.py').exists() else encoding
+        self.encoding = MODELS.build(Config.fromfile(path).encoding, default_args=dict(
+            num_heads=HEADS, head_dim=DIMS // HEADS, num_layers=args.layers)).to(args.device)
+        self.decoder = PETRDecoder(DIMS, args.layers, num_heads=HEADS, dropout=0.0).to(args.device)
         self.lidar2img = rig(args.cameras, args.device)
         tokens = args.cameras * FEATURES[0] * FEATURES[1]
         self.memory = torch.randn(1, tokens, DIMS, device=args.device, requires_grad=True)
@@ -68,10 +75,12 @@ class Ours:
         self.points = (torch.rand(1, args.queries, 3, device=args.device) - 0.5) * 100
 
     def __call__(self):
-        frame = self.encoding.prepare(Rays.from_lidar2img(self.lidar2img, FEATURES, STRIDE))
+        rays = Rays.from_lidar2img(self.lidar2img, FEATURES, STRIDE)
+        frame, absolute = self.encoding.prepare(rays), self.encoding.embed_keys(rays)
+        position = self.memory_pos if absolute is None else self.memory_pos + absolute
         keys = [self.encoding.rotate_keys(frame, self.memory, layer) for layer in range(self.args.layers)]
         queries = self.encoding.rotate_queries(self.points)
-        self.decoder(torch.zeros_like(self.query_pos), self.query_pos, self.memory, self.memory_pos, queries,
+        self.decoder(torch.zeros_like(self.query_pos), self.query_pos, self.memory, position, queries,
                      keys).float().sum().backward()
 
 
@@ -104,7 +113,7 @@ class MMDet3D:
 
 
 def build(name, args):
-    return MMDet3D(args) if name == 'mmdet3d' else Ours(VARIANTS[name], args)
+    return MMDet3D(args) if name == 'mmdet3d' else Ours(name, args)
 
 
 def step(run, args):
@@ -137,7 +146,7 @@ def main():
     if args.variant:
         print(json.dumps(peak_memory(args)))
         return
-    names = [*VARIANTS, *(['mmdet3d'] if args.mmdet3d else [])]
+    names = ['none', *args.encodings, *(['mmdet3d'] if args.mmdet3d else [])]
     runs = {name: build(name, args) for name in names}
     for run in runs.values():
         step(run, args)
@@ -149,6 +158,11 @@ def main():
             start = clock()
             step(run, args)
             times[name].append(clock() - start)
+    if args.profile:
+        for name, run in runs.items():
+            with torch.profiler.profile() as profile:
+                step(run, args)
+            print(f'\n{name}\n{profile.key_averages().table(sort_by="self_cpu_time_total", row_limit=15)}')
     del runs
     tokens = args.cameras * FEATURES[0] * FEATURES[1]
     print(f'\n{args.queries} queries x {tokens} tokens x {args.layers} layers, forward '
@@ -161,7 +175,7 @@ def main():
                                   .stdout.splitlines()[-1])
     for name in names:
         ratios = [t / base for t, base in zip(times[name], times['none'])]
-        print(f'{name:12} {statistics.median(times[name]):7.3f} s   x {statistics.median(ratios):.3f} '
+        print(f'{name:16} {statistics.median(times[name]):7.3f} s   x {statistics.median(ratios):.3f} '
               f'({min(ratios):.3f}..{max(ratios):.3f})   peak memory {memory[name] / 2**20:6.0f} MiB '
               f'x {memory[name] / memory["none"]:.3f}')
 

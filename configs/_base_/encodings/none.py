@@ -1,0 +1,2 @@
+# No position code at all.
+encoding = dict(type='georope.NoEncoding')

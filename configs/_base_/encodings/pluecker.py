@@ -1,0 +1,2 @@
+# An absolute embedding of each token's ray.
+encoding = dict(type='georope.Pluecker')

@@ -1,0 +1,4 @@
+# Exact 3D RoPE on self-attention as well.
+_base_ = ['../petr/petr-urope_r50_8xb2-24e_nus-3d.py', '../_base_/encodings/self_rope3d.py']
+
+model = dict(pts_bbox_head=dict(self_encoding=_base_.self_encoding))

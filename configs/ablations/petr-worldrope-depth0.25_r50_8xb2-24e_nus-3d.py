@@ -1,0 +1,4 @@
+# Training starts at a quarter of the depths.
+_base_ = '../petr/petr-worldrope_r50_8xb2-24e_nus-3d.py'
+
+model = dict(pts_bbox_head=dict(encoding=dict(anchors=[1.25, 3, 6.25, 11.25])))

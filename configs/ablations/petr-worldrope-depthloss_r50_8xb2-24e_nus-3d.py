@@ -1,0 +1,4 @@
+# The depth of tokens that see the centre of an object is supervised.
+_base_ = '../petr/petr-worldrope_r50_8xb2-24e_nus-3d.py'
+
+model = dict(pts_bbox_head=dict(encoding=dict(depth_loss_weight=0.1)))

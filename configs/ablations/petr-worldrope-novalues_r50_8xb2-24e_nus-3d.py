@@ -1,0 +1,4 @@
+# Without V/O rotation.
+_base_ = '../petr/petr-worldrope_r50_8xb2-24e_nus-3d.py'
+
+model = dict(pts_bbox_head=dict(encoding=dict(rotate_values=False)))

@@ -1,0 +1,4 @@
+# A predicted scale per token and head on top of the default temperature.
+_base_ = '../petr/petr-worldrope_r50_8xb2-24e_nus-3d.py'
+
+model = dict(pts_bbox_head=dict(encoding=dict(temperature='token')))
