@@ -26,6 +26,23 @@ RECIPE = dict(
     loss_cls=dict(type='georope.FocalLoss', use_sigmoid=True, gamma=2.0, alpha=0.25, loss_weight=2.0),
     loss_bbox=dict(type='mmdet.L1Loss', loss_weight=0.25))
 
+FOCAL = dict(
+    type='georope.FocalHead',
+    num_classes=10,
+    assigner=dict(
+        type='georope.HungarianAssigner3D',
+        match_costs=[
+            dict(type='mmdet.FocalLossCost', weight=2.0),
+            dict(type='mmdet.BBoxL1Cost', weight=5.0, box_format='xywh'),
+            dict(type='mmdet.IoUCost', weight=2.0, iou_mode='giou'),
+            dict(type='georope.BBox3DL1Cost', weight=10.0),
+        ]),
+    loss_cls2d=dict(type='mmdet.QualityFocalLoss', beta=2.0, loss_weight=2.0),
+    loss_centerness=dict(type='mmdet.GaussianFocalLoss', loss_weight=1.0),
+    loss_bbox2d=dict(type='mmdet.L1Loss', loss_weight=5.0),
+    loss_iou2d=dict(type='mmdet.GIoULoss', loss_weight=2.0),
+    loss_centers2d=dict(type='mmdet.L1Loss', loss_weight=10.0))
+
 
 def tiny_head(seed=0, **options):
     """A head with initialised weights that are not special: random biases and a live cone alignment."""
@@ -78,6 +95,26 @@ def sample(token='a', num_boxes=3, seed=0, size=(64, 96), num_cameras=2, **meta)
     data_sample.gt_instances_3d = InstanceData(
         bboxes_3d=to_lidar_boxes(boxes(num_boxes, seed)),
         labels_3d=torch.arange(num_boxes) % 10)
+    return data_sample
+
+
+def stream_sample(scene='s', frame=0, num_boxes=3, seed=0, prev_exists=None, **meta):
+    """A frame of a vehicle that drives 4 m and turns 0.1 rad every half second, with 2D labels."""
+    pose, angle = np.eye(4), 0.1 * frame
+    pose[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+    pose[:2, 3] = (1200 + 4 * frame, -700)
+    data_sample = sample(f'{scene}-{frame}', num_boxes, seed, **dict(
+        scene_token=scene, timestamp=0.5 * frame, ego_pose=pose,
+        prev_exists=frame > 0 if prev_exists is None else prev_exists) | meta)
+    cameras = data_sample.cam_names
+    generator = torch.Generator().manual_seed(seed)
+    data_sample.gt_cameras = []
+    for count in np.arange(len(cameras)) % 2 * num_boxes:  # every other camera sees nothing
+        corner = torch.rand(count, 2, generator=generator) * torch.tensor([70, 40])
+        size = torch.rand(count, 2, generator=generator) * 20 + 4
+        data_sample.gt_cameras.append(InstanceData(
+            bboxes=torch.cat((corner, corner + size), 1), centers_2d=corner + size / 2, depths=torch.ones(count),
+            labels=torch.arange(count) % 10))
     return data_sample
 
 

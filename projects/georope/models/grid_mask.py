@@ -19,11 +19,13 @@ class GridMask(nn.Module):
     Args:
         prob: Chance of an image to be masked.
         ratio: Width of the stripes as a share of the period.
+        last_frames: How many frames of a window (B, T, N, C, H, W) are masked, the newest; None for all. The StreamPETR
+            repository masks those its backbone learns from.
     """
 
-    def __init__(self, prob: float = 0.7, ratio: float = 0.5) -> None:
+    def __init__(self, prob: float = 0.7, ratio: float = 0.5, last_frames: int | None = None) -> None:
         super().__init__()
-        self.prob, self.ratio = prob, ratio
+        self.prob, self.ratio, self.last_frames = prob, ratio, last_frames
 
     def forward(self, imgs: Tensor, data_samples: SampleList) -> tuple[Tensor, SampleList]:
         """Mask ``imgs`` (..., C, H, W); ``data_samples`` pass through. The preprocessor calls this in training only."""
@@ -31,6 +33,8 @@ class GridMask(nn.Module):
         period = torch.randint(2, max(height, 3), batch)
         stripe = (period * self.ratio + 0.5).long().clamp(min=1).minimum(period - 1)
         masked = torch.rand(batch) < self.prob
+        if self.last_frames is not None:
+            masked[:, :-self.last_frames] = False
         rows, columns = (self._stripes(size, period, stripe) for size in (height, width))
         keep = rows[..., :, None] | columns[..., None, :] | ~masked[..., None, None]
         return imgs * keep[..., None, :, :].to(imgs), data_samples

@@ -1,0 +1,147 @@
+"""The StreamPETR detector: PETR with a memory, trained on streams or on windows (arXiv 2303.11926)."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from mmdet3d.structures import Det3DDataSample
+from torch import Tensor, nn
+
+from georope.registry import MODELS
+
+from .losses import check_losses
+from .petr import PETR
+
+
+@MODELS.register_module()
+class StreamPETR(PETR):
+    """Camera-only 3D detector that remembers; any batch size and number of cameras.
+
+    It is fed frame by frame: item b of a batch continues item b of the batch before it, in training and in tests, see
+    ``Memory`` for when it starts anew.
+
+    Trained on windows instead (``imgs`` of six dimensions), each starts with an empty memory. As in the reference, the
+    frames without gradients pass in evaluation mode, without dropout, denoising or choice of tokens, and no gradient
+    passes from a frame to the one before it.
+
+    Args:
+        img_roi_head: 2D head as an auxiliary task, which also chooses image tokens; None for none. In evaluation it
+            runs only where it leaves out tokens.
+        num_frame_losses: last frames of a window that have losses.
+        num_frame_head_grads: last frames of a window that pass the head in training mode, at least
+            ``num_frame_losses``.
+        num_frame_backbone_grads: last frames of a window from which the backbone learns.
+        kwargs: see ``PETR``.
+    """
+
+    def __init__(self,
+                 *args,
+                 img_roi_head: dict | None = None,
+                 num_frame_losses: int = 1,
+                 num_frame_head_grads: int = 1,
+                 num_frame_backbone_grads: int = 1,
+                 **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        if not 1 <= num_frame_losses <= num_frame_head_grads or num_frame_backbone_grads < 1:
+            raise ValueError('StreamPETR needs 1 <= num_frame_losses <= num_frame_head_grads and '
+                             f'num_frame_backbone_grads >= 1, not {num_frame_losses}, {num_frame_head_grads}, '
+                             f'{num_frame_backbone_grads}')
+        self.img_roi_head = None if img_roi_head is None else MODELS.build(img_roi_head)
+        if self.img_roi_head is not None and self.img_roi_head.stride != self.pts_bbox_head.stride:
+            raise ValueError(f'img_roi_head.stride={self.img_roi_head.stride} is not that of pts_bbox_head, '
+                             f'{self.pts_bbox_head.stride}: both read one feature map')
+        self.num_frame_losses = num_frame_losses
+        self.num_frame_head_grads = num_frame_head_grads
+        self.num_frame_backbone_grads = num_frame_backbone_grads
+
+    def loss(self, batch_inputs: dict, batch_data_samples: list[Det3DDataSample], **kwargs) -> dict[str, Tensor]:
+        """Losses of the next frames of a stream, or of windows.
+
+        Args:
+            batch_inputs: ``imgs`` (B, N, 3, height, width); of windows (B, T, N, 3, height, width), oldest first.
+            batch_data_samples: those of the frames; of windows those with ``frames``, a list of T samples.
+
+        Returns:
+            Losses of ``PETRHead.loss`` and ``FocalHead.loss``; those of frame t of a window as ``frame_{t}_...``.
+        """
+        if batch_inputs['imgs'].dim() == 6:
+            return self._window_loss(batch_inputs['imgs'], [sample.frames for sample in batch_data_samples])
+        return self._frame_loss(self.extract_feat(batch_inputs), batch_data_samples)
+
+    def predict(self, batch_inputs: dict, batch_data_samples: list[Det3DDataSample],
+                **kwargs) -> list[Det3DDataSample]:
+        """The samples with ``pred_instances_3d``, see ``PETRHead.predict``."""
+        features = self.extract_feat(batch_inputs)
+        results = self.pts_bbox_head.predict(features, batch_data_samples, self._choose(features, batch_data_samples))
+        return self.add_pred_to_datasample(batch_data_samples, results)
+
+    def _forward(self, batch_inputs: dict, batch_data_samples: list[Det3DDataSample], **kwargs) -> dict[str, Tensor]:
+        """Raw predictions, see ``PETRHead.forward``."""
+        features = self.extract_feat(batch_inputs)
+        return self.pts_bbox_head(features, [sample.metainfo for sample in batch_data_samples],
+                                  tokens=self._choose(features, batch_data_samples))
+
+    def _choose(self, features: Tensor, data_samples: Sequence[Det3DDataSample]) -> Tensor | None:
+        """Image tokens for the 3D head, where the 2D head leaves out any."""
+        if self.img_roi_head is None or self.img_roi_head.ratio == 1:
+            return None
+        return self.img_roi_head(features, [sample.metainfo for sample in data_samples]).tokens
+
+    def _frame_loss(self, features: Tensor, data_samples: Sequence[Det3DDataSample]) -> dict[str, Tensor]:
+        if self.img_roi_head is None:
+            return self.pts_bbox_head.loss(features, data_samples)
+        metas = [sample.metainfo for sample in data_samples]
+        predictions = self.img_roi_head(features, metas)
+        losses = self.pts_bbox_head.loss(features, data_samples, predictions.tokens)
+        auxiliary = self.img_roi_head.loss(predictions, data_samples)
+        check_losses(auxiliary, metas)
+        return losses | auxiliary
+
+    def _window_loss(self, imgs: Tensor, windows: Sequence[Sequence[Det3DDataSample]]) -> dict[str, Tensor]:
+        """imgs (B, T, N, 3, height, width) and the T samples of each window -> losses."""
+        length = imgs.shape[1]
+        lengths = {len(window) for window in windows}
+        if lengths != {length} or length < self.num_frame_head_grads or length < self.num_frame_backbone_grads:
+            raise ValueError(f'windows have {length} frames of images and {sorted(lengths)} samples; it needs as '
+                             f'many of both, at least num_frame_head_grads={self.num_frame_head_grads} and '
+                             f'num_frame_backbone_grads={self.num_frame_backbone_grads}')
+        features = []
+        first = length - self.num_frame_backbone_grads
+        if first:
+            with torch.no_grad(), _evaluating(self):
+                features.append(self._extract_frames(imgs[:, :first]))
+        features = torch.cat((*features, self._extract_frames(imgs[:, first:])), dim=1)
+
+        self.pts_bbox_head.memory.reset()
+        losses = {}
+        for t, samples in enumerate(zip(*windows)):
+            if t >= length - self.num_frame_losses:
+                of_frame = self._frame_loss(features[:, t], samples)
+                losses |= {f'frame_{t}_{name}': loss for name, loss in of_frame.items()}
+            elif t >= length - self.num_frame_head_grads:
+                with torch.no_grad():  # the memory is detached: without a loss there is nothing to learn from
+                    self.pts_bbox_head(features[:, t], [sample.metainfo for sample in samples],
+                                       tokens=self._choose(features[:, t], samples))
+            else:
+                with torch.no_grad(), _evaluating(self):
+                    self.pts_bbox_head(features[:, t], [sample.metainfo for sample in samples],
+                                       tokens=self._choose(features[:, t], samples))
+        return losses
+
+    def _extract_frames(self, imgs: Tensor) -> Tensor:
+        """imgs (B, T, N, 3, height, width) -> (B, T, N, C, H, W)."""
+        return self.extract_feat(dict(imgs=imgs.flatten(1, 2))).unflatten(1, imgs.shape[1:3])
+
+
+@contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while, without ``train()``, which would forget the memory."""
+    modes = {part: part.training for part in module.modules()}
+    for part in modes:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
