@@ -182,7 +182,8 @@ def test_resume_needs_the_state_of_the_optimizer(trained, tmp_path):
 def test_load_from_tells_the_share_that_fits(trained, tmp_path):
     torch.save({'state_dict': {'linear.bias': torch.ones(1), 'other': torch.ones(2)}}, tmp_path / 'a.pth')
     main('train', trained / 'tiny.py', '--work-dir', tmp_path, '--cfg-options', f'load_from={tmp_path}/a.pth')
-    assert '1 of the 2 tensors of this model come from the checkpoint, 1 of its 2 are not used' in log(tmp_path)
+    assert '1 of the 2 tensors of this model come from the checkpoint, 1 of its 2 are not used; linear 50%' in log(
+        tmp_path)
     torch.save({'other': torch.ones(2)}, tmp_path / 'b.pth')
-    with pytest.raises(RuntimeError, match='none of the 1 tensors in the checkpoint fits'):
+    with pytest.raises(RuntimeError, match='load_from: only 0 of the 2 tensors .*linear 0%'):
         main('train', trained / 'tiny.py', '--work-dir', tmp_path, '--cfg-options', f'load_from={tmp_path}/b.pth')

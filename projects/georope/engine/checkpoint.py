@@ -1,4 +1,5 @@
-"""Reading checkpoints so that no file can run code: always ``torch.load(weights_only=True)``.
+"""Reading checkpoints so that no file can run code: always ``torch.load(weights_only=True)``; and so that it is told
+how much of a model they fill.
 
 torch >= 2.6 does so by default, and then refuses what mmengine 0.10.7 saves: its log history is pickled as
 ``HistoryBuffer`` objects with numpy arrays. Two things make resuming and testing work without giving up safe loading:
@@ -6,17 +7,27 @@ torch >= 2.6 does so by default, and then refuses what mmengine 0.10.7 saves: it
 and any tool; and the loader here allows those few classes by name, for files that mmengine wrote without the hook
 (torch >= 2.5, which has ``safe_globals``). It replaces mmengine's loader of local files, so it serves ``--resume``,
 ``load_from``, ``init_cfg=dict(type='Pretrained')`` and mmdet3d's own tools alike.
+
+mmengine's ``Pretrained`` initialiser is replaced too: a wrong prefix or another backbone would leave random weights
+without a word.
 """
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
 
 import numpy as np
 import torch
-from mmengine.logging import HistoryBuffer
+from mmengine.logging import HistoryBuffer, print_log
+from mmengine.model import PretrainedInit, update_init_info
+from mmengine.registry import WEIGHT_INITIALIZERS
 from mmengine.runner import CheckpointLoader
+from torch import Tensor, nn
+
+MIN_SHARE = 0.5  # of a module's tensors; a checkpoint that fills less is taken for a mistake
 
 
 def _history_statistic(owner, name):
@@ -73,3 +84,86 @@ def last_checkpoint(work_dir: str) -> Path | None:
     if not path.is_file():
         raise FileNotFoundError(f'{record} names {path.name}, which is not beside it; pass a checkpoint: --resume PATH')
     return path
+
+
+def read_weights(checkpoint: Mapping) -> dict[str, Tensor]:
+    """The tensors of a checkpoint of mmengine, mmcv or Detectron2, or of a plain dict, without the ``module.`` of DDP.
+
+    Raises:
+        ValueError: if it holds none, or one that is not finite; names the tensors.
+    """
+    weights = checkpoint.get('state_dict', checkpoint.get('model', checkpoint))
+    weights = {name.removeprefix('module.'): value for name, value in weights.items() if isinstance(value, Tensor)}
+    if not weights:
+        raise ValueError(f'no tensors in the checkpoint; its entries are {sorted(map(str, checkpoint))[:10]}')
+    bad = [name for name, value in weights.items() if value.is_floating_point() and not value.isfinite().all()]
+    if bad:
+        raise ValueError(f'{len(bad)} tensors of the checkpoint are not finite: {some(bad)}')
+    return weights
+
+
+def some(names: list[str]) -> str:
+    """The first names, for a message."""
+    return ', '.join(names[:5]) + (', ...' if len(names) > 5 else '')
+
+
+def save_atomically(checkpoint: dict, path: str | Path) -> None:
+    """``torch.save`` beside its place, then renamed."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
+    try:
+        torch.save(checkpoint, beside)
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+@WEIGHT_INITIALIZERS.register_module(name='Pretrained', force=True)
+class CheckedPretrainedInit(PretrainedInit):
+    """``init_cfg=dict(type='Pretrained', checkpoint=..., prefix=...)``: mmengine's, but logs which share of the module
+    the checkpoint fills, and refuses one that fills less than half.
+
+    Args:
+        checkpoint: path or address, as mmengine takes them (``torchvision://resnet50``).
+        prefix: what the names of the module have in front of them in the checkpoint, e.g. 'backbone.'.
+        map_location: of the tensors read.
+    """
+
+    def __call__(self, module: nn.Module) -> None:
+        weights = read_weights(CheckpointLoader.load_checkpoint(self.checkpoint, self.map_location))
+        expected = {name: value.shape for name, value in module.state_dict().items()}
+        prefix = f'{self.prefix.rstrip(".")}.' if self.prefix else ''
+        fitting = _fitting(expected, weights, prefix)
+        counted = _without_counters(expected)
+        count = len(_without_counters(fitting))
+        told = (f'{count} of the {len(counted)} tensors of {type(module).__name__} come from {self.checkpoint}'
+                + (f' (prefix {prefix!r})' if prefix else ''))
+        if count < MIN_SHARE * len(counted):
+            raise RuntimeError(f'init_cfg: only {told}; {_better_prefix(counted, weights)}')
+        module.load_state_dict(fitting, strict=False)
+        missing = [name for name in counted if name not in fitting]
+        print_log(f'{told}; {len(weights) - len(fitting)} of its {len(weights)} are not used'
+                  + (f'; not in it: {some(missing)}' if missing else ''), logger='current')
+        if hasattr(module, '_params_init_info'):
+            update_init_info(module, init_info=self._get_init_info())
+
+
+def _fitting(expected: Mapping[str, torch.Size], weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    found = {name: weights.get(prefix + name) for name in expected}
+    return {name: value for name, value in found.items() if value is not None and value.shape == expected[name]}
+
+
+def _without_counters(names: Mapping) -> dict:
+    """Batch norms count their batches, which other frameworks do not save and nobody needs."""
+    return {name: value for name, value in names.items() if not name.endswith('num_batches_tracked')}
+
+
+def _better_prefix(expected: Mapping[str, torch.Size], weights: Mapping[str, Tensor]) -> str:
+    first = next(iter(expected))
+    counts = {prefix: len(_fitting(expected, weights, prefix))
+              for prefix in {name[:-len(first)] for name in weights if name.endswith(first)}}
+    best = max(counts, key=counts.get, default='')
+    if counts.get(best, 0) < MIN_SHARE * len(expected):
+        return f'it is of another model, e.g. it has {some(list(weights))}'
+    return f'with prefix={best!r} it would be {counts[best]}'

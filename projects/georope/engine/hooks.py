@@ -15,6 +15,8 @@ from mmengine.runner import EpochBasedTrainLoop
 from georope.datasets import StreamBatchSampler
 from georope.registry import HOOKS
 
+from .checkpoint import MIN_SHARE
+
 
 def _plain(value):
     """Python numbers for numpy's and dicts for mmengine's, at any depth."""
@@ -48,8 +50,8 @@ class CheckWeightsHook(Hook):
 
     Args:
         purpose: ``'test'`` and ``'resume'`` want every tensor and the encoding to be the same, ``'resume'`` the state
-            of the optimizer too. ``'init'`` (``load_from`` in training) logs the share that fits; only a checkpoint of
-            which nothing fits is an error.
+            of the optimizer too. ``'init'`` (``load_from`` in training) logs the share that fits of each part
+            (backbone, neck, head); a checkpoint that does not fill half of any part is an error.
     """
 
     def __init__(self, purpose: str) -> None:
@@ -61,11 +63,18 @@ class CheckWeightsHook(Hook):
         found = {key.removeprefix('module.'): tuple(value.shape)
                  for key, value in checkpoint.get('state_dict', checkpoint).items() if hasattr(value, 'shape')}
         fitting = [key for key, shape in expected.items() if found.get(key) == shape]
+        if 'pts_bbox_head.code_weights' in found:
+            raise RuntimeError('the checkpoint is a release of PETR, StreamPETR or DETR3D with its own names and box '
+                               'code: convert it first with tools/convert_checkpoint.py')
         if self.purpose == 'init':
-            if not fitting:
-                raise RuntimeError(f'load_from: none of the {len(found)} tensors in the checkpoint fits this model')
-            runner.logger.info(f'load_from: {len(fitting)} of the {len(expected)} tensors of this model come from the '
-                               f'checkpoint, {len(found) - len(fitting)} of its {len(found)} are not used')
+            shares = {part: _share(part, expected, fitting) for part in {key.partition('.')[0] for key in expected}}
+            told = (f'{len(fitting)} of the {len(expected)} tensors of this model come from the checkpoint, '
+                    f'{len(found) - len(fitting)} of its {len(found)} are not used; '
+                    + ', '.join(f'{part} {share:.0%}' for part, share in sorted(shares.items())))
+            if max(shares.values()) < MIN_SHARE:
+                raise RuntimeError(f'load_from: only {told}; for the weights of a backbone alone: model.img_backbone.'
+                                   'init_cfg=dict(type="Pretrained", checkpoint=PATH, prefix=PREFIX)')
+            runner.logger.info(f'load_from: {told}')
             return
         if self.purpose == 'resume' and 'optimizer' not in checkpoint:
             raise RuntimeError('resume: the checkpoint holds weights without the state of the optimizer; to start a '
@@ -79,6 +88,12 @@ class CheckWeightsHook(Hook):
         if any(differences):
             raise RuntimeError('the checkpoint belongs to another model than this config: '
                                + '; '.join(filter(None, differences)))
+
+
+def _share(part: str, expected: dict, fitting: list[str]) -> float:
+    """Share of a part's tensors that fit; the counters of batch norms do not count."""
+    own = {key for key in expected if key.partition('.')[0] == part and not key.endswith('num_batches_tracked')}
+    return len(own.intersection(fitting)) / max(len(own), 1)
 
 
 def _some(what: str, keys: list[str]) -> str:
