@@ -155,6 +155,14 @@ def test_without_position_embedding_none_is_built():
     assert head(features(), [sample().metainfo])['logits'].isfinite().all()
 
 
+def test_absolute_ray_embedding_is_added():
+    """What every PETR head does for encodings that have one."""
+    head, data = tiny(encoding=dict(type='georope.Pluecker')).eval(), sample()
+    with_rays = head(features(), [data.metainfo])['logits']
+    nn.init.zeros_(head.encoding.mlp[-1].weight)
+    assert (head(features(), [data.metainfo])['logits'] - with_rays).abs().max() > 1e-4
+
+
 def test_no_choice_of_tokens():
     with pytest.raises(ValueError, match='attends to all image tokens'):
         tiny()(features(), [sample().metainfo], tokens=torch.zeros(1, 3, dtype=torch.int64))

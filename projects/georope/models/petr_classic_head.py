@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from georope.registry import MODELS
 from georope.rope import Rays
 
-from .cameras import padded_tokens, stack_matrices
 from .embeddings import frustum_coordinates, inverse_sigmoid, sine_embedding
-from .petr_head import DEPTH_BINS, ImageTokens, PETRHead, _mlp
+from .petr_head import DEPTH_BINS, PETRHead, _mlp
 
 
 @MODELS.register_module()
@@ -40,24 +39,21 @@ class PETRClassicHead(PETRHead):
             self.position_encoder = _mlp(3 * DEPTH_BINS, 4 * embed_dims, embed_dims)
             self.adapt_pos3d = _mlp(embed_dims * 3 // 2, 4 * embed_dims, embed_dims)
 
-    def _embed_image(self, features: Tensor, metas: Sequence[dict], chosen: Tensor | None) -> ImageTokens:
+    def _embed_tokens(self, tokens: Tensor, rays: Rays, padding: Tensor | None, metas: Sequence[dict],
+                      grid: tuple[int, int, int], chosen: Tensor | None) -> tuple[Tensor, Tensor | None]:
         if chosen is not None:
             raise ValueError('PETRClassicHead attends to all image tokens: it has no choice of tokens')
-        _, cameras, _, *size = features.shape
-        lidar2img = stack_matrices(metas, 'lidar2img', cameras, 4, features.device)
-        rays = Rays.from_lidar2img(lidar2img, size, self.stride).to(torch.float32)
-        padding = padded_tokens(metas, cameras, size, self.stride, features.device)
-        content, position = self.input_proj(features.flatten(3).transpose(2, 3).flatten(1, 2)), None
-        if self.position_embedding:
-            corners = replace(rays, directions=rays.directions - self.stride / 2 * rays.footprints.sum(-2))
-            coordinates = frustum_coordinates(corners, self.depths, self.position_range)
-            valid = rays.origins.new_ones(content.shape[:2])
-            if padding is not None:
-                valid = valid.masked_fill(padding, 0)
-            cells = _cell_positions(valid.unflatten(1, (cameras, *size))).flatten(1, 3)
-            position = self.position_encoder(inverse_sigmoid(coordinates)) + self.adapt_pos3d(
-                sine_embedding(cells, self.adapt_pos3d[0].in_features // 3).flatten(-2))
-        return ImageTokens(content, position, padding, self.encoding.prepare(rays))
+        content = self.input_proj(tokens)
+        if not self.position_embedding:
+            return content, None
+        corners = replace(rays, directions=rays.directions - self.stride / 2 * rays.footprints.sum(-2))
+        coordinates = frustum_coordinates(corners, self.depths, self.position_range)
+        valid = rays.origins.new_ones(tokens.shape[:2])
+        if padding is not None:
+            valid = valid.masked_fill(padding, 0)
+        cells = _cell_positions(valid.unflatten(1, grid)).flatten(1, 3)
+        sine = sine_embedding(cells, self.adapt_pos3d[0].in_features // 3).flatten(-2)
+        return content, self.position_encoder(inverse_sigmoid(coordinates)) + self.adapt_pos3d(sine)
 
 
 def _cell_positions(valid: Tensor) -> Tensor:

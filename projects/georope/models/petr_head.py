@@ -155,7 +155,7 @@ class PETRHead(BaseModule):
         self.loss_bbox = MODELS.build(loss_bbox)
 
     def _build_image_layers(self, in_channels: int, embed_dims: int) -> None:
-        """What ``_embed_image`` needs."""
+        """What ``_embed_tokens`` needs."""
         self.memory_embed = _mlp(in_channels, embed_dims, embed_dims)
         if self.position_embedding:
             self.position_encoder = _mlp(3 * DEPTH_BINS, 4 * embed_dims, embed_dims)
@@ -310,18 +310,23 @@ class PETRHead(BaseModule):
         if chosen is not None:
             rays, tokens = rays.select(chosen), tokens.gather(1, chosen[..., None].expand(-1, -1, tokens.shape[-1]))
             padding = None if padding is None else padding.gather(1, chosen)
-        content, position = self.memory_embed(tokens), None
-        if self.position_embedding:
-            focal_lengths = self._focal_lengths(metas, cameras, size[0] * size[1], chosen, features.device)
-            coordinates = frustum_coordinates(rays, self.depths, self.position_range)
-            content = self.spatial_alignment(content, cone_code(coordinates, focal_lengths))
-            position = self.featurized_pe(self.position_encoder(inverse_sigmoid(coordinates)), content)
-        else:
-            content = F.layer_norm(content, content.shape[-1:])
+        content, position = self._embed_tokens(tokens, rays, padding, metas, (cameras, *size), chosen)
         absolute = self.encoding.embed_keys(rays)
         if absolute is not None:
             position = absolute if position is None else position + absolute
         return ImageTokens(content, position, padding, self.encoding.prepare(rays))
+
+    def _embed_tokens(self, tokens: Tensor, rays: Rays, padding: Tensor | None, metas: Sequence[dict],
+                      grid: tuple[int, int, int], chosen: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Features (B, L, in_channels) of a grid (cameras, rows, columns) -> content and position (B, L, C) or None."""
+        content = self.memory_embed(tokens)
+        if not self.position_embedding:
+            return F.layer_norm(content, content.shape[-1:]), None
+        cameras, rows, columns = grid
+        focal_lengths = self._focal_lengths(metas, cameras, rows * columns, chosen, tokens.device)
+        coordinates = frustum_coordinates(rays, self.depths, self.position_range)
+        content = self.spatial_alignment(content, cone_code(coordinates, focal_lengths))
+        return content, self.featurized_pe(self.position_encoder(inverse_sigmoid(coordinates)), content)
 
     def _focal_lengths(self, metas: Sequence[dict], cameras: int, per_camera: int, chosen: Tensor | None,
                        device: torch.device) -> Tensor:
