@@ -65,6 +65,18 @@ def test_encoding_is_the_only_difference_between_petr_and_its_urope_twin():
         assert a == b
 
 
+def test_the_classic_recipe_is_that_of_petr():
+    """Facts of megvii's and mmdet3d's petr_vovnet_gridmask_p4_800x320.py."""
+    cfg = Config.fromfile(ROOT / 'configs/petr/petr-classic_vov-800x320_8xb1-24e_nus-3d.py')
+    head = cfg.model.pts_bbox_head
+    assert (head.type, head.num_query, head.denoising) == ('georope.PETRClassicHead', 900, None)
+    assert list(head.code_weights) == [1] * 8 + [0.2] * 2 and not cfg.model.data_preprocessor.bgr_to_rgb
+    for pipeline, index in ((cfg.train_pipeline, 1), (cfg.test_dataloader.dataset.pipeline, 0)):
+        assert pipeline[index].final_dim == (320, 800) and pipeline[index].resize_lim == (0.47, 0.625)
+    assert cfg.optim_wrapper.optimizer.lr == 2e-4
+    assert cfg.optim_wrapper.paramwise_cfg.custom_keys.img_backbone.lr_mult == 0.1
+
+
 def test_the_r50_recipe_is_that_of_the_streampetr_repository():
     """Facts of its petrv1_r50_flash_704_24e.py."""
     cfg = Config.fromfile(ROOT / 'configs/petr/petr_r50_8xb2-24e_nus-3d.py')
