@@ -286,16 +286,19 @@ class WorldRoPE(PredictedRoPE):
                                 for predictor in self.predictors]).mean(0)
 
     def _rotate(self, frame: Frame, support: tuple[Tensor, Tensor, Tensor], features: Tensor) -> Rotation:
-        cos, sin = expected_rotation(*support, frame.origin, frame.along, frame.patch)
-        return Rotation(cos, sin, self._temperature(cos, sin, features), self.rotate_values)
+        rotation = Rotation(*expected_rotation(*support, frame.origin, frame.along, frame.patch),
+                            rotate_values=self.rotate_values)
+        rotation.temperature = self._temperature(rotation, features)
+        return rotation
 
-    def _temperature(self, cos: Tensor, sin: Tensor, features: Tensor) -> Tensor | None:
+    def _temperature(self, rotation: Rotation, features: Tensor) -> Tensor | None:
         """(B or 1, 1 or heads, 1 or L, 1)."""
         if self.temperature == 'none':
             return None
         if self.temperature == 'learned':
             return self.log_scale.exp()
-        key_rms = ((cos ** 2 + sin ** 2).mean(-1, keepdim=True) + 1e-4).rsqrt().clamp(max=4)
+        mean_square = torch.view_as_real(rotation.coefficients).square().sum(-1).mean(-1, keepdim=True).transpose(1, 2)
+        key_rms = (mean_square + 1e-4).rsqrt().clamp(max=4)
         if self.temperature == 'token':
             return key_rms * self.log_scale(features).exp().transpose(1, 2).unsqueeze(-1)
         return key_rms

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 LEAST_EXPONENT = -60.0
 
@@ -18,10 +19,11 @@ class Rotation:
     """Coefficients ``cos + i sin`` of the rotary pairs of queries or keys.
 
     Attributes:
-        cos, sin: (B, 1 or heads, L, pairs), float32 or float64. An unrotated pair has cos 1, sin 0.
+        cos, sin: (B, 1 or heads, L, pairs), float32 or float64, views of ``coefficients``. An unrotated pair has cos 1,
+            sin 0.
         temperature: scale of the keys, broadcastable to (B, heads, L, 1), or None.
         rotate_values: whether values turn with their keys and outputs are turned back by the query (V/O rotation).
-        coefficients: (B, L, 1 or heads, pairs), complex, in the memory order of projected tokens; made once.
+        coefficients: (B, L, 1 or heads, pairs), complex, in the memory order of projected tokens.
     """
 
     cos: Tensor
@@ -31,7 +33,10 @@ class Rotation:
     coefficients: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.coefficients = torch.complex(self.cos.transpose(1, 2).contiguous(), self.sin.transpose(1, 2).contiguous())
+        # torch.complex would keep both parts for the backward pass.
+        self.coefficients = torch.view_as_complex(
+            torch.stack((self.cos.transpose(1, 2), self.sin.transpose(1, 2)), dim=-1))
+        self.cos, self.sin = self.coefficients.real.transpose(1, 2), self.coefficients.imag.transpose(1, 2)
 
     @classmethod
     def from_phase(cls, phase: Tensor, rotate_values: bool = True) -> Rotation:
@@ -42,7 +47,9 @@ class Rotation:
         """Multiply the pairs of ``x`` (B, L, heads, head_dim) with the coefficients, and with the temperature where
         ``tempered``; the dtype of ``x`` stays."""
         if tempered and self.temperature is not None:
-            return _multiply(x, self.coefficients * self.temperature.transpose(1, 2))
+            # The product with the temperature is made again in the backward pass, not kept.
+            return checkpoint(_multiply, x, self.coefficients, self.temperature.transpose(1, 2), use_reentrant=False,
+                              preserve_rng_state=False)
         return _multiply(x, self.coefficients)
 
     def undo(self, x: Tensor) -> Tensor:
@@ -142,7 +149,9 @@ def _dot(a: Tensor, b: Tensor) -> Tensor:
     return (a * b).sum((-2, -1), keepdim=True)
 
 
-def _multiply(x: Tensor, coefficients: Tensor) -> Tensor:
+def _multiply(x: Tensor, coefficients: Tensor, temperature: Tensor | None = None) -> Tensor:
+    if temperature is not None:
+        coefficients = torch.view_as_complex(torch.view_as_real(coefficients) * temperature[..., None])
     pairs = coefficients.shape[-1]
     if x.shape[-1] != 2 * pairs:
         raise ValueError(f'the rotation has {pairs} pairs, the heads are {x.shape[-1]} wide: head_dim of the encoding '

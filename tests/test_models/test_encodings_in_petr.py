@@ -1,0 +1,84 @@
+"""Every encoding of configs/_base_/encodings inside the PETR head, and trained on a small toy set."""
+from pathlib import Path
+
+import pytest
+import torch
+from mmengine.config import Config
+from mmengine.dataset import pseudo_collate
+from mmengine.registry import init_default_scope
+from model_factory import features, metas, sample, tiny_head
+
+from georope.datasets.converter import create_infos
+from georope.registry import DATASETS, MODELS
+from georope.toy import make_toy_nuscenes
+
+CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
+ENCODINGS = {path.stem: Config.fromfile(path) for path in sorted((CONFIGS / '_base_/encodings').glob('*.py'))}
+CROSS = {name: cfg.encoding for name, cfg in ENCODINGS.items() if 'encoding' in cfg}
+SELF = {name: cfg.self_encoding for name, cfg in ENCODINGS.items() if 'self_encoding' in cfg}
+
+
+@pytest.mark.parametrize('name', CROSS)
+@pytest.mark.parametrize('itself', [None, *SELF])
+def test_every_encoding_with_every_code_of_self_attention(name, itself):
+    """All parameters get gradients: DDP needs no search for unused ones."""
+    head = tiny_head(encoding=CROSS[name], self_encoding=SELF.get(itself), position_embedding=False).train()
+    sum(head.loss(features(2), [sample('a', 3), sample('b', 2, seed=1)]).values()).backward()
+    assert not [n for n, p in head.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+
+
+@pytest.mark.parametrize('itself', SELF)
+def test_the_code_of_self_attention_changes_the_answer(itself):
+    """Same weights with and without it; no parameter comes with it."""
+    plain, coded = tiny_head().eval(), tiny_head(self_encoding=SELF[itself]).eval()
+    coded.load_state_dict(plain.state_dict())
+    with torch.no_grad():
+        one, other = (head(features(1), metas([sample()]))['codes'] for head in (plain, coded))
+    assert (one - other).abs().max() > 1e-4
+
+
+def test_depth_loss_is_of_all_samples_and_trains_the_predictors():
+    head = tiny_head(encoding=dict(type='georope.WorldRoPE', depth_loss_weight=2.0), denoising=None).train()
+    batch = [sample('a', 40), sample('b', 0, seed=1)]
+    losses = head.loss(features(2), batch)
+    losses['loss_depth'].backward()
+    assert losses['loss_depth'] > 0
+    assert all(predictor.weight.grad.abs().sum() > 0 for predictor in head.encoding.predictors)
+    assert (head.loss(features(1), batch[1:])['loss_depth'] == 0).all()
+
+
+@pytest.fixture(scope='module')
+def toy_batches(tmp_path_factory):
+    """Two batches of a small toy set through the toy pipeline."""
+    root = make_toy_nuscenes(tmp_path_factory.mktemp('toy') / 'set', scenes=(1, 1), samples_per_scene=3,
+                             image_size=(112, 200), progress=False)
+    create_infos(root, 'v1.0-mini')
+    cfg = Config.fromfile(CONFIGS / 'toy/petr_toy.py')
+    init_default_scope('mmdet3d')
+    dataset = dict(cfg.train_dataloader.dataset, data_root=str(root))
+    torch.manual_seed(0)
+    dataset = DATASETS.build(dataset)
+    return [pseudo_collate([dataset[i]]) for i in range(2)]
+
+
+@pytest.mark.parametrize('name', CROSS)
+def test_two_steps_on_the_toy_world_are_deterministic(name, toy_batches):
+    def train():
+        cfg = Config.fromfile(CONFIGS / 'toy/petr_toy.py').model
+        cfg.pts_bbox_head.update(encoding=CROSS[name], position_embedding=False)
+        torch.manual_seed(3)
+        model = MODELS.build(cfg).train()
+        model.init_weights()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        values = []
+        for batch in toy_batches:
+            losses = model(**model.data_preprocessor(batch, training=True), mode='loss')
+            optimizer.zero_grad()
+            sum(losses.values()).backward()
+            optimizer.step()
+            values.append({key: value.item() for key, value in losses.items()})
+        return values, [p.detach().clone() for p in model.pts_bbox_head.encoding.parameters()]
+    values, parameters = train()
+    again, same = train()
+    assert values == again and all(map(torch.equal, parameters, same))
+    assert all(torch.isfinite(torch.tensor(list(step.values()))).all() for step in values)

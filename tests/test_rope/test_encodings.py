@@ -1,0 +1,301 @@
+"""What all encodings share."""
+import pytest
+import torch
+from cameras import augmentations, cameras, rig, rigid
+from hypothesis import given, settings
+
+from georope.rope import (
+    GTA,
+    BEVTimeRoPE,
+    LearnedDepth,
+    NoEncoding,
+    Pluecker,
+    PRoPE,
+    RayRoPE,
+    Rays,
+    RoPE3D,
+    RotaryAttention,
+    URoPE,
+    WorldRoPE,
+)
+from georope.rope.bands import Bands
+from georope.rope.supports import PredictedMixture
+
+FEATURES = (3, 5)
+TOKENS = 6 * 15
+ROTARY = {
+    'urope': (URoPE, dict()), 'urope-mixed': (URoPE, dict(bands='mixed')), 'rayrope': (RayRoPE, dict()),
+    'learned-depth': (LearnedDepth, dict()), 'worldrope': (WorldRoPE, dict()),
+    'worldrope-mixed': (WorldRoPE, dict(bands='mixed', per_layer=False)),
+    'worldrope-token': (WorldRoPE, dict(bands=dict(type='mixed', learnable=True), temperature='token')),
+    'worldrope-box': (WorldRoPE, dict(temperature='learned', query_deviation=[1.0, 1.0, 0.5], rotate_values=False))}
+PREDICTED = [name for name in ROTARY if name not in ('urope', 'urope-mixed')]
+ALL = {**ROTARY, 'none': (NoEncoding, dict()), 'gta': (GTA, dict()), 'prope': (PRoPE, dict()),
+       'pluecker': (Pluecker, dict())}
+
+
+def build(name, dtype=torch.float64, live=True):
+    """An encoding; ``live`` gives its predictors weights, so that features matter."""
+    torch.manual_seed(0)
+    cls, options = ALL[name]
+    encoding = cls(8, 8, num_layers=2, **options).to(dtype)
+    if live:
+        for parameter in encoding.parameters():
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    return encoding
+
+
+def inputs(dtype=torch.float64):
+    torch.manual_seed(1)
+    points = torch.rand(2, 7, 3, dtype=dtype) * torch.tensor([100.0, 100, 8]) - torch.tensor([50.0, 50, 5])
+    return torch.randn(2, 7, 64, dtype=dtype), torch.randn(2, TOKENS, 64, dtype=dtype), points
+
+
+def attend(encoding, query, tokens, points, lidar2img, layer=1):
+    torch.manual_seed(2)
+    attention = RotaryAttention(64, 8).to(query.dtype)
+    rays = Rays.from_lidar2img(lidar2img, FEATURES, 16)
+    position = encoding.embed_keys(rays)
+    key = tokens if position is None else tokens + position
+    keys = encoding.rotate_keys(encoding.prepare(rays), tokens, layer)
+    return attention(query, key, tokens, encoding.rotate_queries(points), keys)
+
+
+def both_samples():
+    return rig()[None].repeat(2, 1, 1, 1)
+
+
+@pytest.mark.parametrize('name', ROTARY)
+def test_translation_of_the_frame_changes_no_rotary_encoding(name):
+    encoding, (query, tokens, points) = build(name), inputs()
+    shift = torch.tensor([310.0, -42.0, 3.0]).double()
+    moved = both_samples() @ rigid(torch.eye(3), -shift)
+    out = attend(encoding, query, tokens, points, both_samples())
+    torch.testing.assert_close(attend(encoding, query, tokens, points + shift, moved), out)
+    assert (attend(encoding, query, tokens, points + shift, both_samples()) - out).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize('name', ['gta', 'prope', 'pluecker'])
+def test_translation_changes_the_others(name):
+    """Documents a limit: their queries have no place of their own."""
+    encoding, (query, tokens, points) = build(name), inputs()
+    moved = both_samples() @ rigid(torch.eye(3), (-3.0, 1.0, 0.5))
+    out = attend(encoding, query, tokens, points, both_samples())
+    assert (attend(encoding, query, tokens, points, moved) - out).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize('name', [name for name in ALL if name != 'none'])
+def test_rotation_of_the_frame_changes_all(name):
+    """Documents a limit: nothing between image tokens and 3D queries is invariant under a turn of the frame."""
+    encoding, (query, tokens, points) = build(name), inputs()
+    turn = rigid(torch.tensor([[0.0, -1, 0], [1, 0, 0], [0, 0, 1]]), (0, 0, 0))
+    turned = attend(encoding, query, tokens, points @ turn[:3, :3].T, both_samples() @ turn.T)
+    assert (turned - attend(encoding, query, tokens, points, both_samples())).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize('name', ALL)
+def test_camera_order_and_other_samples_change_nothing(name):
+    encoding, (query, tokens, points) = build(name), inputs()
+    lidar2img = torch.stack((rig(), rig().flip(0)))
+    order = torch.tensor([3, 1, 5, 0, 2, 4])
+    shuffled = tokens.unflatten(1, (6, -1))[:, order].flatten(1, 2)
+    out = attend(encoding, query, tokens, points, lidar2img)
+    torch.testing.assert_close(attend(encoding, query, shuffled, points, lidar2img[:, order]), out)
+    alone = attend(encoding, query[1:], tokens[1:], points[1:], lidar2img[1:])
+    torch.testing.assert_close(alone, out[1:])
+
+
+@pytest.mark.parametrize('name', PREDICTED)
+def test_training_starts_at_pure_geometry(name):
+    """Step 0: whatever the features are."""
+    encoding, (_, tokens, _) = build(name, live=False), inputs()
+    frame = Rays.from_lidar2img(both_samples(), FEATURES, 16)
+    both = (tokens, 9 * tokens.flip(1))
+    one, other = (encoding.rotate_keys(encoding.prepare(frame), features, 1) for features in both)
+    assert torch.equal(one.coefficients, other.coefficients)
+    assert one.temperature is None or torch.equal(one.temperature, other.temperature)
+    live = build(name)
+    one, other = (live.rotate_keys(live.prepare(frame), features, 1) for features in both)
+    assert (one.coefficients - other.coefficients).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize('name', ALL)
+def test_autocast_changes_no_coefficient(name):
+    encoding, (_, tokens, points) = build(name, torch.float32), inputs(torch.float32)
+    lidar2img = both_samples().float()
+
+    def all_of_it():
+        rays = Rays.from_lidar2img(lidar2img, FEATURES, 16)
+        keys, queries = encoding.rotate_keys(encoding.prepare(rays), tokens, 1), encoding.rotate_queries(points)
+        rotations = [getattr(keys, 'rotation', keys), queries]
+        return [getattr(keys, 'matrices', None), getattr(keys, 'temperature', None), encoding.embed_keys(rays),
+                *(part for rotation in rotations if rotation is not None for part in (rotation.cos, rotation.sin))]
+    plain = all_of_it()
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        cast = all_of_it()
+    assert name == 'none' or any(part is not None for part in plain)
+    for a, b in zip(plain, cast):
+        assert a is b is None or (a.dtype == b.dtype == torch.float32 and torch.equal(a, b))
+
+
+@pytest.mark.parametrize('name', ALL)
+def test_half_precision_features_and_attention(name):
+    encoding, (query, tokens, points) = build(name, torch.float32), inputs(torch.float32)
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        out = attend(encoding, query, tokens.bfloat16(), points, both_samples().float())
+    expected = attend(encoding, query, tokens.bfloat16().float(), points, both_samples().float())
+    assert out.dtype == torch.bfloat16 and (out - expected).abs().max() < 0.1 * expected.abs().max()
+
+
+@pytest.mark.parametrize('name', ROTARY)
+def test_unrotated_pairs_are_left_alone(name):
+    cls, options = ROTARY[name]
+    torch.manual_seed(0)
+    encoding = cls(8, 28, num_layers=2, **options).double()  # 14 pairs: some are left over
+    zero = encoding.bands.vectors.norm(dim=-1) == 0  # (1 or heads, pairs)
+    assert 0 < zero.sum() < zero.numel()
+    rays = Rays.from_lidar2img(both_samples(), FEATURES, 16)
+    keys = encoding.rotate_keys(encoding.prepare(rays), torch.randn(2, TOKENS, 224).double())
+    for rotation, length in ((keys, TOKENS), (encoding.rotate_queries(inputs()[2]), 7)):
+        x = torch.randn(2, length, 8, 28).double()
+        same = zero.expand(8, -1).repeat_interleave(2, -1)
+        torch.testing.assert_close(rotation.apply(x)[..., same], x[..., same])
+        assert not torch.allclose(rotation.apply(x)[..., ~same], x[..., ~same])
+
+
+def test_predictors_are_one_per_layer_or_shared():
+    tokens = inputs()[1]
+    rays = Rays.from_lidar2img(both_samples(), FEATURES, 16)
+    each, shared = build('worldrope'), build('worldrope-mixed')
+    assert len(each.predictors) == 2 and len(shared.predictors) == 1
+    frame = each.prepare(rays)
+    assert not torch.equal(each.rotate_keys(frame, tokens, 0).cos, each.rotate_keys(frame, tokens, 1).cos)
+    frame = shared.prepare(rays)
+    assert shared.rotate_keys(frame, tokens, 0) is shared.rotate_keys(frame, tokens, 1)
+    assert shared.rotate_keys(shared.prepare(rays), tokens, 0) is not shared.rotate_keys(frame, tokens, 0)
+
+
+def test_mixture_starts_at_the_anchors_and_stays_in_its_range():
+    predictor = PredictedMixture(16, [5, 12, 25, 45])
+    weights, depths, deviations = predictor(torch.randn(1, 3, 16))
+    torch.testing.assert_close(weights, torch.full((1, 3, 4), 0.25))
+    torch.testing.assert_close(depths, torch.tensor([5.0, 12, 25, 45]).expand(1, 3, 4))
+    torch.testing.assert_close(deviations, 0.35 * depths)
+    torch.nn.init.normal_(predictor.weight, std=10)
+    weights, depths, deviations = predictor(torch.randn(1, 300, 16))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(1, 300))
+    assert 0.499 < depths.min() and depths.max() < 80.01 and (deviations < 0.501 * depths).all()
+    with pytest.raises(ValueError, match='depth_range'):
+        PredictedMixture(16, [5, 90])
+
+
+def test_bands_learn_their_directions_only():
+    bands = Bands(dict(type='mixed', learnable=True), 8, 28)
+    before = bands.vectors.detach().clone()
+    torch.testing.assert_close(before, Bands('mixed', 8, 28).vectors)
+    bands(torch.randn(5, 3)).square().sum().backward()
+    assert bands.directions.grad.isfinite().all()
+    bands.directions.data -= 1e-3 * bands.directions.grad
+    after = bands.vectors
+    torch.testing.assert_close(after.norm(dim=-1), before.norm(dim=-1))
+    assert not torch.allclose(after, before) and (after[before.norm(dim=-1) == 0] == 0).all()
+
+
+def test_points_turn_exactly_and_time_stands_for_height():
+    points, times = inputs()[2], torch.rand(2, 7).double() * -2
+    rope, timed = RoPE3D(8, 32).double(), BEVTimeRoPE(8, 32).double()
+    phase = points @ rope.bands.vectors[0].T
+    torch.testing.assert_close(rope.rotate_queries(points, times).cos[:, 0], phase.cos())
+    now = timed.rotate_queries(points)
+    raised = points + torch.tensor([0.0, 0, 5])
+    assert torch.equal(timed.rotate_queries(raised).cos, now.cos)
+    past = timed.rotate_queries(points, times)
+    assert torch.equal(past.cos[..., :12], now.cos[..., :12]) and not torch.equal(past.cos[..., 12:], now.cos[..., 12:])
+    period = 2 * torch.pi / timed.bands.vectors[0, 12:, 2]
+    torch.testing.assert_close(period[[0, -1]], torch.tensor([1.0, 16.0]).double(), atol=1e-5, rtol=0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(cameras, augmentations)
+def test_prope_is_the_inverse_projection(lidar2img, augmentation):
+    lidar2img = lidar2img @ torch.linalg.inv(augmentation)
+    rays = Rays.from_lidar2img(lidar2img[None, None], FEATURES, 16)
+    width, height = rays.image_size
+    normalise = torch.tensor([[1 / width, 0, -0.5, 0], [0, 1 / height, -0.5, 0], [0, 0, 1, 0], [0, 0, 0, 1]]).double()
+    expected = torch.linalg.inv(normalise @ lidar2img)
+    expected[:3, 3] /= 2.0
+    matrices = PRoPE(8, 8).double().prepare(rays).matrices
+    torch.testing.assert_close(matrices, expected.expand_as(matrices), atol=1e-8, rtol=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(cameras, augmentations)
+def test_gta_is_the_pose_of_the_camera(lidar2img, augmentation):
+    rays = Rays.from_lidar2img((lidar2img @ torch.linalg.inv(augmentation))[None, None], FEATURES, 16)
+    matrices = GTA(8, 8).double().prepare(rays).matrices
+    pose = matrices[0, 0]
+    torch.testing.assert_close(matrices, pose.expand_as(matrices))
+    torch.testing.assert_close(pose[:3, :3].T @ pose[:3, :3], torch.eye(3).double(), atol=1e-9, rtol=0)
+    assert torch.linalg.det(pose[:3, :3]) > 0
+    torch.testing.assert_close(2 * pose[:3, 3], rays.origins[0, 0])
+    # In the camera's axes a ray goes ahead, and rows of the image lie along x, whatever the flip.
+    inside = rays.directions[0] @ pose[:3, :3]
+    assert (inside[:, 2] > 0).all()
+    along_u, along_v = (rays.footprints[0, 0] @ pose[:3, :3])
+    torch.testing.assert_close(along_u[1:], torch.zeros(2).double(), atol=1e-9, rtol=0)
+    assert along_v[1] > 0
+
+
+def test_transform_is_matrices_on_half_of_the_channels():
+    rays = Rays.from_lidar2img(both_samples(), FEATURES, 16)
+    transform = GTA(8, 16).double().prepare(rays)
+    x = torch.randn(2, TOKENS, 8, 16).double()
+    blocks = torch.einsum('blij,blhgj->blhgi', transform.matrices, x[..., :8].unflatten(-1, (2, 4)))
+    torch.testing.assert_close(transform.apply(x)[..., :8], blocks.flatten(-2))
+    torch.testing.assert_close(transform.apply(x)[..., 8:].norm(dim=-1), x[..., 8:].norm(dim=-1))
+
+
+def test_tokens_that_see_a_point_know_its_depth():
+    lidar2img = both_samples()
+    rays = Rays.from_lidar2img(lidar2img, (16, 44), 16)
+    points = torch.rand(2, 40, 3).double() * torch.tensor([80.0, 80, 4]) - torch.tensor([40.0, 40, 2])
+    points[1, 30:] = torch.nan
+    depths = rays.locate(points)
+    u, v, depth, _ = torch.einsum('bnij,bmj->inbm', lidar2img, torch.nn.functional.pad(points, (0, 1), value=1.0))
+    column, row = (u / depth / 16).floor(), (v / depth / 16).floor()
+    inside = (depth > 0) & (column >= 0) & (column < 44) & (row >= 0) & (row < 16)
+    expected = torch.full_like(depths, torch.inf)
+    for n, b, m in inside.nonzero().tolist():
+        expected[b, int(n * 16 * 44 + row[n, b, m] * 44 + column[n, b, m]), m] = depth[n, b, m]
+    assert inside.sum() > 40
+    torch.testing.assert_close(depths, expected)
+
+
+def test_depth_loss_pulls_the_mixture_to_the_depth():
+    torch.manual_seed(0)
+    encoding = WorldRoPE(8, 8, num_layers=2, depth_loss_weight=1.0)
+    rays = Rays.from_lidar2img(rig()[None].float(), (16, 44), 16)
+    features = torch.randn(1, 6 * 16 * 44, 64)
+    points = torch.tensor([[[0.0, 30.0, 0.0], [0.0, 40.0, 0.0], [20.0, 5.0, 0.0], [torch.nan] * 3]])
+    frame = encoding.prepare(rays)
+    first = encoding.depth_loss(frame, features, points)
+    seen = rays.locate(points).amin(-1)
+    assert len(first) == seen.isfinite().sum() > 1
+    optimizer = torch.optim.Adam(encoding.parameters(), lr=0.02)
+    for _ in range(200):
+        optimizer.zero_grad()
+        encoding.depth_loss(frame, features, points).mean().backward()
+        optimizer.step()
+    assert encoding.depth_loss(frame, features, points).mean() < first.mean() - 0.5
+    for predictor in encoding.predictors:
+        weights, depths, _ = predictor(features[seen.isfinite()])
+        torch.testing.assert_close((weights * depths).sum(-1), seen[seen.isfinite()], rtol=0.2, atol=0)
+    assert len(encoding.depth_loss(frame, features, points + 1000)) == 0
+
+
+@pytest.mark.parametrize('make,message', [
+    (lambda: WorldRoPE(temperature='hot'), 'hot'), (lambda: RayRoPE(anchors=[5, 12]), 'one depth'),
+    (lambda: GTA(8, 12), 'multiple of 8'), (lambda: WorldRoPE(anchors=[90]), 'depth_range')])
+def test_bad_options_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
