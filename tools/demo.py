@@ -18,6 +18,7 @@ from mmengine.config import Config
 
 ROOT = Path(__file__).resolve().parents[1]
 TOY_ROOT = ROOT / 'data/toy_nuscenes'
+BACKBONE = ROOT / 'configs/toy/backbone_toy.py'
 
 
 def parse_args():
@@ -64,6 +65,11 @@ def main():
                f'train_dataloader.dataset.ann_file={val_infos if overfit else train_infos}',
                *(f'{key}.ann_file={val_infos}' for key in ('val_dataloader.dataset', 'test_dataloader.dataset',
                                                            'val_evaluator', 'test_evaluator'))]
+    backbone = Path(cfg.load_from) if cfg.load_from else None
+    if backbone and backbone.exists():
+        say(f'the backbone is warmed up: {backbone}')
+    elif backbone and backbone.parent.name == BACKBONE.stem:
+        run(root, 'train.py', BACKBONE, '--resume', '--work-dir', backbone.parent, *options[2:4])
     by_epoch = 'max_epochs' in cfg.train_cfg
     checkpoint = work_dir / (f'epoch_{cfg.train_cfg.max_epochs}.pth' if by_epoch else
                              f'iter_{cfg.train_cfg.max_iters}.pth')

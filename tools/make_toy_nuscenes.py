@@ -11,7 +11,7 @@ def parse_args():
     parser.add_argument('out', help='data root to make')
     parser.add_argument('--scenes', type=int, nargs=2, default=(8, 2), metavar=('TRAIN', 'VAL'),
                         help='scenes of mini_train (at most 8) and mini_val (at most 2), default 8 2')
-    parser.add_argument('--samples-per-scene', type=int, default=30, help='key frames, 0.5 s apart, default 30')
+    parser.add_argument('--samples-per-scene', type=int, default=40, help='key frames, 0.5 s apart, default 40')
     parser.add_argument('--image-size', type=int, nargs=2, default=(225, 400), metavar=('HEIGHT', 'WIDTH'),
                         help='pixels, default 225 400; the field of view does not change')
     parser.add_argument('--seed', type=int, default=0)

@@ -2,6 +2,7 @@
 _base_ = './nus-3d-camera.py'
 
 data_root = '{{$NUSCENES_ROOT:data/toy_nuscenes/}}'
+point_cloud_range = [-35.2, -35.2, -5.0, 35.2, 35.2, 3.0]
 image_aug = dict(
     final_dim=(96, 256), resize_lim=(0.6, 0.8), bot_pct_lim=(0.0, 0.0), rot_lim=(0.0, 0.0), rand_flip=True)
 
@@ -9,7 +10,7 @@ train_pipeline = [
     dict(type='georope.LoadCameraAnnotations'),
     dict(type='georope.ImageAug', **image_aug),
     dict(type='georope.LoadCameraImages', decode='reduced'),
-    dict(type='ObjectRangeFilter', point_cloud_range=_base_.point_cloud_range),
+    dict(type='ObjectRangeFilter', point_cloud_range=point_cloud_range),
     dict(type='georope.BEVAug', rot_range=[-0.3925, 0.3925], scale_ratio_range=[0.95, 1.05]),
     dict(type='georope.PackCameraInputs'),
 ]

@@ -33,4 +33,5 @@ for _encoding in (BEVTimeRoPE, GTA, LearnedDepth, NoEncoding, PRoPE, Pluecker, R
     MODELS.register_module(module=_encoding)
 
 __all__ = ['BBox3DL1Cost', 'CPFPN', 'FocalHead', 'FocalLoss', 'FramePreprocessor', 'GridMask', 'HungarianAssigner3D',
-           'NMSFreeCoder', 'PETR', 'PETRClassicHead', 'PETRHead', 'StreamPETR', 'StreamPETRHead', 'VoVNet']
+           'NMSFreeCoder', 'PETR', 'PETRClassicHead', 'PETRHead', 'StreamPETR', 'StreamPETRHead',
+           'TokenClassifier', 'VoVNet']

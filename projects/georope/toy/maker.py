@@ -23,7 +23,7 @@ _MAP_PIXEL = 0.1   # m, the devkit's map resolution; the map's lower left corner
 _MAP_SIZE = 10000  # pixels: 1 km
 
 
-def make_toy_nuscenes(out: str | os.PathLike, *, scenes: Sequence[int] = (8, 2), samples_per_scene: int = 30,
+def make_toy_nuscenes(out: str | os.PathLike, *, scenes: Sequence[int] = (8, 2), samples_per_scene: int = 40,
                       image_size: Sequence[int] = (225, 400), seed: int = 0, num_cameras: int = 6,
                       edge_cases: Sequence[str] = (), overwrite: bool = False, progress: bool = True) -> Path:
     """Write a synthetic world as genuine nuScenes v1.0-mini files. Deterministic: same options, same bytes.

@@ -15,8 +15,8 @@ REACH = 55.0       # m: the street is filled, and objects are annotated, this fa
 # Zones: offset to the left of the ego lane's middle, m (range drawn from).
 _OFFSETS = dict(lane=(0., 0.), oncoming=(3.5, 3.5), park_right=(-3.7, -3.6), park_left=(7.1, 7.2),
                 curb_right=(-5.9, -5.6), curb_left=(9.1, 9.4), walk_right=(-8.0, -6.6), walk_left=(10.1, 11.5),
-                bike_right=(-1.62, -1.62), bike_left=(5.1, 5.1), near_right=(-19., -10.), near_left=(13.5, 22.),
-                far_right=(-36., -20.), far_left=(22., 37.))
+                bike_right=(-1.62, -1.62), bike_left=(5.1, 5.1), near_right=(-14., -9.5), near_left=(13., 18.),
+                far_right=(-24., -14.), far_left=(17., 26.))
 _BIKE_SPEED = 4.0
 _FREE_AHEAD = 11.0  # m of the ego lane before and behind the ego car that stay free
 
