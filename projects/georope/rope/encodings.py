@@ -279,7 +279,7 @@ class WorldRoPE(PredictedRoPE):
             points: (B, n, 3) object centres, metres, LiDAR frame; NaN for none. A hidden object counts as seen.
         """
         with torch.autocast(features.device.type, enabled=False):
-            depths = frame.rays.locate(points).amin(-1)
+            depths = frame.rays.locate(F.pad(points, (0, 0, 0, 1), value=torch.nan)).amin(-1)  # n may be 0
             seen = depths.isfinite()
             features = features.to(depths.dtype)[seen]
             return torch.stack([predictor.negative_log_likelihood(features, depths[seen])
