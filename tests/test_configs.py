@@ -49,7 +49,7 @@ def test_config(path):
 @pytest.mark.parametrize('path', [p for p in CONFIGS if p.parts[0] != 'toy'], ids=str)
 def test_name_says_gpus_batch_and_epochs(path):
     cfg = Config.fromfile(ROOT / 'configs' / path)
-    gpus, batch, epochs = map(int, re.search(r'_(\d+)xb(\d+)-(\d+)e_nus-3d$', path.stem).groups())
+    gpus, batch, epochs = map(int, re.search(r'_(\d+)xb(\d+)-(?:\w+-)*(\d+)e_nus-3d$', path.stem).groups())
     assert cfg.train_dataloader.batch_size == batch
     assert cfg.train_cfg.max_epochs == epochs == cfg.param_scheduler[-1].T_max
     assert cfg.auto_scale_lr.base_batch_size == gpus * batch

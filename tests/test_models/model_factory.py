@@ -61,6 +61,27 @@ def tiny_head(seed=0, **options):
     return head
 
 
+def tiny_streampetr(head=None, roi=None, dropout=0.0, **options):
+    """A detector on images of any size, stride 16; ``head``, ``roi`` and ``options`` override its config."""
+    torch.manual_seed(0)
+    model = MODELS.build(dict(
+        type='georope.StreamPETR',
+        data_preprocessor=dict(
+            type='georope.FramePreprocessor', mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375],
+            bgr_to_rgb=True, pad_size_divisor=32),
+        img_backbone=dict(type='mmdet.ResNet', depth=18, base_channels=8, out_indices=(2, 3), norm_eval=True,
+                          norm_cfg=dict(type='BN2d')),
+        img_neck=dict(type='georope.CPFPN', in_channels=[32, 64], out_channels=32, num_outs=2),
+        img_roi_head=dict(FOCAL, in_channels=32, embed_dims=32) | (roi or {}),
+        pts_bbox_head=dict(
+            RECIPE, type='georope.StreamPETRHead', in_channels=32, embed_dims=32, num_query=10, memory_len=12,
+            topk_proposals=4, num_propagated=4, denoising=dict(groups=2), encoding=UROPE,
+            decoder=dict(num_layers=2, num_heads=4, feedforward_channels=32, dropout=dropout)
+        ) | (head or {})) | options)
+    model.init_weights()
+    return model.train()  # norm_eval acts there
+
+
 def cameras(num=2, seed=0, size=(64, 96)):
     """lidar2img and cam2img, float64 (num, 4, 4), of cameras that look around, a little off the ideal."""
     rng = np.random.RandomState(seed)

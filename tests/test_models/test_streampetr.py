@@ -3,31 +3,11 @@ import copy
 import numpy as np
 import pytest
 import torch
-from model_factory import FOCAL, RECIPE, UROPE, stream_sample
+from model_factory import stream_sample, tiny_streampetr
 
 from georope.registry import MODELS
 
 SIZE = (64, 96)
-
-
-def build(head=None, roi=None, dropout=0.0, **options):
-    torch.manual_seed(0)
-    model = MODELS.build(dict(
-        type='georope.StreamPETR',
-        data_preprocessor=dict(
-            type='georope.FramePreprocessor', mean=[123.675, 116.28, 103.53], std=[58.395, 57.12, 57.375],
-            bgr_to_rgb=True, pad_size_divisor=32),
-        img_backbone=dict(type='mmdet.ResNet', depth=18, base_channels=8, out_indices=(2, 3), norm_eval=True,
-                          norm_cfg=dict(type='BN2d')),
-        img_neck=dict(type='georope.CPFPN', in_channels=[32, 64], out_channels=32, num_outs=2),
-        img_roi_head=dict(FOCAL, in_channels=32, embed_dims=32) | (roi or {}),
-        pts_bbox_head=dict(
-            RECIPE, type='georope.StreamPETRHead', in_channels=32, embed_dims=32, num_query=10, memory_len=12,
-            topk_proposals=4, num_propagated=4, denoising=dict(groups=2), encoding=UROPE,
-            decoder=dict(num_layers=2, num_heads=4, feedforward_channels=32, dropout=dropout)
-        ) | (head or {})) | options)
-    model.init_weights()
-    return model.train()  # norm_eval acts there
 
 
 def images(seed, *shape):
@@ -72,7 +52,7 @@ def same(actual, expected, atol=1e-3):
 @pytest.mark.parametrize('roi', [dict(), dict(train_ratio=0.5, infer_ratio=0.5)])
 def test_streaming_training(roi, denoising):
     """Every parameter that is trained gets a gradient in every step, with DN on and off (no find_unused_parameters)."""
-    model = build(roi=roi, head=dict(denoising=denoising))
+    model = tiny_streampetr(roi=roi, head=dict(denoising=denoising))
     for number in range(3):
         model.zero_grad()
         losses = call(model, frames(number, 'a', 'b'), 'loss')
@@ -91,20 +71,20 @@ def test_streaming_training(roi, denoising):
 
 def test_tests_depend_on_nothing_before_them():
     """Scene b after scene a or alone, twice, in a batch or not, after training: the same boxes (USERS 41)."""
-    model = build()
+    model = tiny_streampetr()
 
     def run(*scenes):
         return [tensors(call(model, frames(number, *scenes), 'predict')) for number in range(3)]
 
     alone = [boxes for boxes, in run('b')]
-    assert (alone[1][0] - tensors(call(build(), frames(1, 'b'), 'predict'))[0][0]).abs().max() > 1e-3  # memory counts
+    assert (alone[1][0] - tensors(call(tiny_streampetr(), frames(1, 'b'), 'predict'))[0][0]).abs().max() > 1e-3
     run('a')
     same([boxes for boxes, in run('b')], alone, 0)
     same([boxes for boxes, in run('b')], alone, 0)
     together = run('a', 'b')
     same([b for _, b in together], alone)
     same([boxes for boxes, in run('a')], [a for a, _ in together])
-    fresh = tensors(call(build(), frames(1, 'b'), 'predict'))
+    fresh = tensors(call(tiny_streampetr(), frames(1, 'b'), 'predict'))
     call(model, frames(0, 'b'), 'loss')
     same(tensors(call(model, frames(1, 'b'), 'predict')), fresh, 0)  # a switch from training
     call(model, frames(0, 'a', 'b'), 'predict')
@@ -112,7 +92,7 @@ def test_tests_depend_on_nothing_before_them():
 
 
 def test_tokens_are_chosen_where_the_ratio_says_so():
-    model = build(roi=dict(train_ratio=0.5, infer_ratio=0.25))
+    model = tiny_streampetr(roi=dict(train_ratio=0.5, infer_ratio=0.25))
     seen = []
     choose = type(model.pts_bbox_head)._embed_image
     model.pts_bbox_head._embed_image = lambda features, metas, tokens: (
@@ -121,7 +101,7 @@ def test_tokens_are_chosen_where_the_ratio_says_so():
     call(model, frames(0, 'a'), 'predict')
     call(model, frames(1, 'a'), 'tensor')
     assert [tokens.shape for tokens in seen] == [(1, 24), (1, 12), (1, 12)]
-    plain = build()
+    plain = tiny_streampetr()
     plain.img_roi_head = None
     assert len(call(plain, frames(0, 'a'), 'predict')[0].pred_instances_3d)
     assert 'enc_loss_cls' not in call(plain, frames(0, 'a'), 'loss')
@@ -129,7 +109,7 @@ def test_tokens_are_chosen_where_the_ratio_says_so():
 
 def test_windows():
     """Losses of the last frames; gradients into the last images only; earlier frames act through the memory."""
-    model = build(num_frame_losses=2, num_frame_head_grads=3, num_frame_backbone_grads=3, dropout=0.5)
+    model = tiny_streampetr(num_frame_losses=2, num_frame_head_grads=3, num_frame_backbone_grads=3, dropout=0.5)
     data = model.data_preprocessor(windows(5, 'a', 'b'), True)
     assert data['inputs']['imgs'].shape == (2, 5, 2, 3, *SIZE)
     imgs = data['inputs']['imgs'].requires_grad_()
@@ -154,7 +134,8 @@ def test_windows():
 
 def test_a_window_is_a_stream():
     """With the same modes, a window gives the losses of its frames fed one by one."""
-    model = build(head=dict(denoising=None), num_frame_losses=3, num_frame_head_grads=3, num_frame_backbone_grads=3)
+    model = tiny_streampetr(
+        head=dict(denoising=None), num_frame_losses=3, num_frame_head_grads=3, num_frame_backbone_grads=3)
     together = call(model, windows(3, 'a', 'b'), 'loss')
     model.pts_bbox_head.memory.reset()
     for number in range(3):
@@ -166,11 +147,11 @@ def test_a_window_is_a_stream():
                                      dict(num_frame_backbone_grads=0)])
 def test_frames_with_losses_need_gradients(options):
     with pytest.raises(ValueError, match='num_frame_losses'):
-        build(**options)
+        tiny_streampetr(**options)
 
 
 def test_wrong_windows_are_refused():
-    model = build(num_frame_losses=2, num_frame_head_grads=2)
+    model = tiny_streampetr(num_frame_losses=2, num_frame_head_grads=2)
     with pytest.raises(ValueError, match='num_frame_head_grads=2'):
         call(model, windows(1, 'a'), 'loss')
     data = windows(3, 'a')
@@ -182,11 +163,11 @@ def test_wrong_windows_are_refused():
     with pytest.raises(ValueError, match='same number of frames'):
         call(model, data, 'loss')
     with pytest.raises(ValueError, match='stride'):
-        build(roi=dict(stride=8))
+        tiny_streampetr(roi=dict(stride=8))
 
 
 def test_bad_camera_labels_name_the_sample():
-    model = build()
+    model = tiny_streampetr()
     data = frames(0, 'a', 'b')
     del data['data_samples'][1].gt_cameras
     with pytest.raises(ValueError, match='b-0 has no 2D labels'):
@@ -198,7 +179,7 @@ def test_bad_camera_labels_name_the_sample():
 
 
 def test_one_bad_pixel_names_the_sample():
-    model = build()
+    model = tiny_streampetr()
     data = frames(0, 'a', 'b')
     data['inputs']['img'] = [image.float() for image in data['inputs']['img']]
     data['inputs']['img'][1][0, 1, 30, 40] = torch.inf
@@ -208,7 +189,7 @@ def test_one_bad_pixel_names_the_sample():
 
 def test_a_step_under_bfloat16_is_finite():
     """USERS 52: three frames with autocast, forward and backward."""
-    model = build()
+    model = tiny_streampetr()
     for number in range(3):
         with torch.autocast('cpu', torch.bfloat16):
             losses = call(model, frames(number, 'a', 'b'), 'loss')

@@ -9,7 +9,9 @@ from georope.models import streampetr_head
 POSITIONS = {
     'embedding': dict(),
     'hybrid': dict(encoding=UROPE),
-    'replace': dict(encoding=UROPE, position_embedding=False)
+    'replace': dict(encoding=UROPE, position_embedding=False),
+    'worldrope and self-attention': dict(encoding=dict(type='georope.WorldRoPE'), position_embedding=False,
+                                         self_encoding=dict(type='georope.RoPE3D'))
 }
 positions = pytest.mark.parametrize('options', POSITIONS.values(), ids=POSITIONS)
 
@@ -81,6 +83,24 @@ def test_nothing_is_seen_in_empty_slots():
         else:  # 12 slots, 4 of them queries: 8 further keys behind 16 queries
             assert [p[0, 16:].sum().item() for p in padding[:2]] == [8, 4] and not padding[0][:, :16].any()
             assert padding[2:] == [None] * 2
+
+
+def test_self_attention_rotates_memory_points_of_the_current_frame():
+    head = stream_head(**POSITIONS['worldrope and self-attention']).eval()
+    run(head, features(), [stream_sample(frame=0)])
+    seen = []
+    rotate = head.self_encoding.rotate_queries
+    head.self_encoding.rotate_queries = lambda points, times: (seen.append((points, times)), rotate(points, times))[1]
+    get, slots = head.memory.get, []
+    head.memory.get = lambda *args: slots.append(get(*args)) or slots[0]
+    run(head, features(), [stream_sample(frame=1)])
+    (points, times), (key_points, key_times) = seen
+    lower, upper = head.pc_range.chunk(2)
+    learned = head.reference_points.weight * (upper - lower) + lower
+    assert points.shape == (1, 16, 3) and key_points.shape == (1, 24, 3)
+    torch.testing.assert_close(key_points[0], torch.cat((learned, slots[0].points[0].float())), atol=1e-4, rtol=0)
+    assert torch.equal(points, key_points[:, :16]) and torch.equal(times, key_times[:, :16])
+    assert key_times[0].tolist() == [0.0] * 12 + [-0.5] * 12
 
 
 @pytest.mark.parametrize('compat', [False, True])
@@ -167,6 +187,8 @@ def test_autocast_leaves_poses_and_times_alone(options, monkeypatch):
         seen.append([])
         run(head, features(), [stream_sample(frame=0)])
         rotate = head.encoding.rotate_queries
+        rotate_self = head.self_encoding.rotate_queries
+        head.self_encoding.rotate_queries = lambda *args: (seen[-1].extend(args), rotate_self(*args))[1]  # noqa: B023
         seen[-1].clear()
         head.encoding.rotate_queries = lambda points: (seen[-1].append(points), rotate(points))[1]  # noqa: B023
         torch.manual_seed(0)
@@ -175,8 +197,8 @@ def test_autocast_leaves_poses_and_times_alone(options, monkeypatch):
         sum(losses.values()).backward()
         assert all(p.grad is None or p.grad.isfinite().all() for p in head.parameters())
         results.append(losses)
-    assert len(seen[0]) == 5 and all(torch.equal(a, b) for a, b in zip(*seen))
-    assert [x.dtype for x in seen[1]] == [torch.float32, torch.float64, torch.float32, torch.float64, torch.float32]
+    assert len(seen[0]) == 9 and all(torch.equal(a, b) for a, b in zip(*seen))
+    assert all(x.dtype in (torch.float32, torch.float64) for x in seen[1])
     for name, loss in results[1].items():
         assert loss.dtype == torch.float32 and loss.item() == pytest.approx(results[0][name].item(), rel=0.25)
     assert any(results[0][name] != results[1][name] for name in results[0])
