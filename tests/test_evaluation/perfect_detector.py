@@ -8,11 +8,14 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from mmdet3d.structures import Det3DDataSample, LiDARInstance3DBoxes
+from mmengine.evaluator import Evaluator
 from mmengine.structures import InstanceData
 from nuscenes import NuScenes
 from nuscenes.eval.common.loaders import load_gt_of_sample_tokens
 from nuscenes.eval.detection.data_classes import DetectionBox
 from pyquaternion import Quaternion
+
+from georope.registry import METRICS
 
 CLASSES = ('car', 'truck', 'construction_vehicle', 'bus', 'trailer', 'barrier', 'motorcycle', 'bicycle', 'pedestrian',
            'traffic_cone')
@@ -80,3 +83,16 @@ def open_truth(root, tmp_path_factory) -> Tables:
     tokens = [sample['token'] for sample in nusc.sample]
     ann_file = write_infos(tmp_path_factory.mktemp('infos') / 'infos.pkl', tokens)
     return Tables(nusc, ann_file, tokens, [predict_truth(nusc, token) for token in tokens])
+
+
+def run(samples, size=None, classes=CLASSES, **options) -> dict:
+    """All samples through mmengine's evaluator, in two batches, as the test loop does it."""
+    evaluator = Evaluator(METRICS.build(dict(type='georope.NuScenesMetric', **options)))
+    evaluator.dataset_meta = dict(classes=classes)
+    for batch in (samples[:1], samples[1:]):
+        evaluator.process(data_samples=batch, data_batch=None)
+    return evaluator.evaluate(len(samples) if size is None else size)
+
+
+def empty(token, pose=None):
+    return predict(token, np.eye(4) if pose is None else pose, [], [], [])

@@ -1,46 +1,17 @@
 import json
-import logging
 import pickle
 
 import numpy as np
 import pytest
 import torch
 import torch.multiprocessing as mp
-from mmengine.evaluator import Evaluator
-from mmengine.logging import MMLogger
-from perfect_detector import CLASSES, predict, write_infos
+from perfect_detector import CLASSES, empty, predict, run, write_infos
 
 from georope.datasets.converter import create_infos
 from georope.datasets.info_file import load_infos
 from georope.evaluation import NuScenesMetric
-from georope.registry import METRICS
 
 CAR = [10., 20., 1., 4., 2., 1.5, 0.3, 3., 4.]
-
-
-def run(samples, size=None, classes=CLASSES, **options) -> dict:
-    """All samples through mmengine's evaluator, in two batches, as the test loop does it."""
-    evaluator = Evaluator(METRICS.build(dict(type='georope.NuScenesMetric', **options)))
-    evaluator.dataset_meta = dict(classes=classes)
-    for batch in (samples[:1], samples[1:]):
-        evaluator.process(data_samples=batch, data_batch=None)
-    return evaluator.evaluate(len(samples) if size is None else size)
-
-
-def empty(token, pose=None):
-    return predict(token, np.eye(4) if pose is None else pose, [], [], [])
-
-
-@pytest.fixture
-def log():
-    """What the metric says."""
-    records = []
-    handler = logging.Handler()
-    handler.emit = lambda record: records.append(record.getMessage())
-    logger = MMLogger.get_current_instance()
-    logger.addHandler(handler)
-    yield lambda: '\n'.join(records)
-    logger.removeHandler(handler)
 
 
 def test_perfect_detector_on_mini_val(mini_val, tmp_path, log):

@@ -18,9 +18,9 @@ from nuscenes.eval.common.loaders import (
 from nuscenes.eval.detection.config import config_factory
 from nuscenes.eval.detection.data_classes import DetectionBox, DetectionMetrics
 from nuscenes.eval.detection.evaluate import DetectionEval
-from nuscenes.utils.splits import create_splits_scenes
 
 from georope.evaluation.results import atomic_open
+from georope.evaluation.scenes import splits_of
 
 
 def open_tables(version: str, data_root: str, tokens: Sequence[str]) -> NuScenes:
@@ -43,15 +43,7 @@ def open_tables(version: str, data_root: str, tokens: Sequence[str]) -> NuScenes
 
 def split_name(nusc: NuScenes, tokens: Sequence[str]) -> Optional[str]:
     """Name of the split that consists of exactly these frames: an official one, or one of ``splits.json``, or None."""
-    splits = create_splits_scenes()
-    kind = nusc.version.rsplit('-', 1)[-1]
-    official = {'mini': ('mini_train', 'mini_val'), 'trainval': ('train', 'val'), 'test': ('test',)}.get(kind, ())
-    candidates = {name: splits[name] for name in official}
-    custom = os.path.join(nusc.dataroot, nusc.version, 'splits.json')
-    if os.path.exists(custom):
-        with open(custom) as file:
-            candidates.update(json.load(file))
-    for name, scenes in candidates.items():
+    for name, scenes in splits_of(nusc.version, nusc.dataroot).items():
         of_split = {scene['token'] for scene in nusc.scene if scene['name'] in scenes}
         if set(tokens) == {sample['token'] for sample in nusc.sample if sample['scene_token'] in of_split}:
             return name

@@ -1,4 +1,4 @@
-"""nuScenes detection score as an mmengine metric."""
+"""nuScenes detection and tracking scores as an mmengine metric."""
 import functools
 import os
 import tempfile
@@ -17,6 +17,9 @@ from nuscenes.eval.detection.data_classes import DetectionMetrics
 from georope.datasets.info_file import CREATE_COMMAND, load_infos
 from georope.evaluation.devkit import evaluate_results, open_tables, split_name
 from georope.evaluation.results import devkit_boxes, to_global, write_results
+from georope.evaluation.scenes import scenes_of
+from georope.evaluation.tracker import Tracker, track_results
+from georope.evaluation.tracking_eval import evaluate_tracks, tracking_summary, tracking_table
 from georope.registry import METRICS
 
 ERRORS = dict(trans_err='mATE', scale_err='mASE', orient_err='mAOE', vel_err='mAVE', attr_err='mAAE')
@@ -33,7 +36,7 @@ def _some(tokens: Sequence[str]) -> str:
 
 @METRICS.register_module()
 class NuScenesMetric(BaseMetric):
-    """NDS, mAP and true positive errors from the nuScenes devkit, or the result file for its server.
+    """NDS, mAP, true positive errors and AMOTA from the nuScenes devkit, or the result files for its server.
 
     Predictions are keyed by the sample token that every data sample carries, never by position, so neither the order
     of the info file nor the number of processes matters. Each data sample needs, as metainfo, ``token`` and
@@ -48,13 +51,19 @@ class NuScenesMetric(BaseMetric):
     ``mAP`` and ``NDS`` are always the devkit's: the mean over its ten classes, of which a model for fewer classes
     gets 0 for the others. Such a model also gets ``mAP_subset``, the mean AP over its own classes.
 
+    With ``tracking`` the detections are tracked scene by scene and scored by the devkit's ``tracking_nips_2019``:
+    AMOTA, AMOTP, and recall, MOTA, MOTP, IDS (ID switches), FRAG at the score of best MOTA. Scenes and times are those
+    of ``scene.json`` and ``sample.json``.
+
     Args:
         data_root: root folder of the nuScenes tables.
         ann_file: mmdet3d v2 info file of the frames to score.
-        format_only: only write the result file. Forced for ``v1.0-test``, which has no public annotations.
+        format_only: only write the result files. Forced for ``v1.0-test``, which has no public annotations.
         jsonfile_prefix: folder that receives ``results_nusc.json`` and the devkit's ``metrics_summary.json`` and
-            ``metrics_details.json``. Without it nothing is kept; needed when nothing but the file is made.
+            ``metrics_details.json``; with ``tracking`` also ``tracking_nusc.json`` and the two others as
+            ``tracking_metrics_*``. Without it nothing is kept; needed when nothing but the files is made.
         eval_version: the devkit's name of the evaluation's parameters.
+        tracking: options of :class:`georope.evaluation.Tracker`, ``dict()`` for its defaults; None leaves tracking out.
         prefix: first part of the names of the metrics, ``nuscenes`` by default: ``nuscenes/NDS``.
         collect_device: 'cpu' or 'gpu', where mmengine gathers the results of all processes.
     """
@@ -63,7 +72,7 @@ class NuScenesMetric(BaseMetric):
 
     def __init__(self, data_root: str, ann_file: str, format_only: bool = False,
                  jsonfile_prefix: Optional[str] = None, eval_version: str = 'detection_cvpr_2019',
-                 prefix: Optional[str] = None, collect_device: str = 'cpu') -> None:
+                 tracking: Optional[dict] = None, prefix: Optional[str] = None, collect_device: str = 'cpu') -> None:
         super().__init__(collect_device=collect_device, prefix=prefix)
         if format_only and jsonfile_prefix is None:
             raise ValueError('format_only=True keeps nothing but the result file: set jsonfile_prefix to its folder')
@@ -72,6 +81,7 @@ class NuScenesMetric(BaseMetric):
         self.format_only = format_only
         self.jsonfile_prefix = jsonfile_prefix
         self.eval_version = eval_version
+        self.tracker = None if tracking is None else Tracker(**tracking)
         self.max_boxes = config_factory(eval_version).max_boxes_per_sample
 
     @functools.cached_property
@@ -152,14 +162,29 @@ class NuScenesMetric(BaseMetric):
             write_results(path, ((token, devkit_boxes(frames[token], self.classes)) for token in tokens))
             if self.jsonfile_prefix:
                 logger.info(f'detections of {len(tokens)} frames written to {path}')
+            tracks = self._track(frames, tokens, folder) if self.tracker else None
             if self.format_only:
                 return {}
             nusc = open_tables(self.frames.version, self.data_root, tokens)
             metrics = evaluate_results(nusc, path, tokens, folder, self.eval_version)
+            tracking = evaluate_tracks(nusc, tracks, tokens, folder) if tracks else None
         split = split_name(nusc, tokens)
         where = f'split {split} of {nusc.version}' if split else f'no official split, part of {nusc.version}'
         logger.info(f'nuScenes detection, {len(tokens)} frames, {where}\n{format_table(metrics, self.classes)}')
-        return self._summary(metrics)
+        if tracking is None:
+            return self._summary(metrics)
+        logger.info(f'nuScenes tracking, {len(tokens)} frames, {where}, {self.tracker}\n{tracking_table(tracking)}')
+        return dict(self._summary(metrics), **tracking_summary(tracking))
+
+    def _track(self, frames: dict, tokens: list, folder: str) -> str:
+        """Write the tracking file; its path."""
+        path = os.path.join(folder, 'tracking_nusc.json')
+        scenes = scenes_of(self.frames.version, self.data_root, tokens)
+        classes = self.classes
+        write_results(path, track_results(lambda token: devkit_boxes(frames[token], classes), scenes, self.tracker))
+        if self.jsonfile_prefix:
+            MMLogger.get_current_instance().info(f'tracks of {len(scenes)} scenes written to {path}')
+        return path
 
     def _tokens(self, frames: dict) -> list:
         """The tokens to score, in the order of the info file; all of them must have been predicted."""

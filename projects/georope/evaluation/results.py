@@ -129,7 +129,12 @@ def write_results(path: str, results: Iterable[tuple[str, list[dict]]], meta: di
         ValueError: a number is NaN or infinite.
     """
     with atomic_open(path) as file:
-        file.write(f'{{"meta": {json.dumps(meta)}, "results": {{')
-        for index, (token, boxes) in enumerate(results):
-            file.write(f'{"," if index else ""}\n{json.dumps(token)}: {json.dumps(boxes, allow_nan=False)}')
-        file.write('\n}}\n')
+        dump_results(file, results, meta)
+
+
+def dump_results(file: IO[str], results: Iterable[tuple[str, list[dict]]], meta: dict[str, bool]) -> None:
+    """What :func:`write_results` writes, into an open text file."""
+    file.write(f'{{"meta": {json.dumps(meta)}, "results": {{')
+    for index, (token, boxes) in enumerate(results):
+        file.write(f'{"," if index else ""}\n{json.dumps(token)}: {json.dumps(boxes, allow_nan=False)}')
+    file.write('\n}}\n')

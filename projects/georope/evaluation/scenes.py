@@ -1,0 +1,90 @@
+"""Scenes, their frames and the splits, from ``scene.json`` and ``sample.json`` alone: no other table is needed."""
+import json
+import os
+from collections.abc import Sequence
+from typing import NamedTuple, Optional
+
+from nuscenes.utils.splits import create_splits_scenes
+
+# The version whose tables hold the frames of an official split.
+SPLIT_VERSIONS = dict(train='v1.0-trainval', val='v1.0-trainval', test='v1.0-test', mini_train='v1.0-mini',
+                      mini_val='v1.0-mini')
+
+
+class Frame(NamedTuple):
+    token: str  # of the sample
+    timestamp: int  # microseconds
+
+
+def read_scenes(version: str, data_root: str) -> dict[str, list[Frame]]:
+    """The frames of each scene, by its name, in order of time.
+
+    Raises:
+        FileNotFoundError: ``scene.json`` or ``sample.json`` is not in the folder of the version.
+    """
+    tables = {}
+    for name in ('scene', 'sample'):
+        path = os.path.join(data_root, version, f'{name}.json')
+        if not os.path.isfile(path):
+            raise FileNotFoundError(f'no nuScenes table {path}: data root and version must name a folder of tables')
+        with open(path, encoding='utf-8') as file:
+            tables[name] = json.load(file)
+    names = {scene['token']: scene['name'] for scene in tables['scene']}
+    scenes = {name: [] for name in names.values()}
+    for sample in sorted(tables['sample'], key=lambda sample: (sample['timestamp'], sample['token'])):
+        scenes[names[sample['scene_token']]].append(Frame(sample['token'], sample['timestamp']))
+    return scenes
+
+
+def scenes_of(version: str, data_root: str, tokens: Sequence[str]) -> dict[str, list[Frame]]:
+    """:func:`read_scenes`, only the given frames and the scenes that have some of them.
+
+    Raises:
+        ValueError: frames are unknown to these tables.
+    """
+    wanted, found = set(tokens), {}
+    for name, frames in read_scenes(version, data_root).items():
+        chosen = [frame for frame in frames if frame.token in wanted]
+        if chosen:
+            found[name] = chosen
+    unknown = sorted(wanted - {frame.token for frames in found.values() for frame in frames})
+    if unknown:
+        raise ValueError(f'{len(unknown)} of {len(wanted)} frames are not in the tables '
+                         f'{os.path.join(data_root, version)}, e.g. {", ".join(unknown[:3])}')
+    return found
+
+
+def splits_of(version: str, data_root: str) -> dict[str, list[str]]:
+    """Names of the scenes in the official splits of a version and in those of its ``splits.json``."""
+    official = create_splits_scenes()
+    kind = version.rsplit('-', 1)[-1]  # as the devkit tells them: mini, trainval or test, of whichever release
+    splits = {name: official[name] for name, of in SPLIT_VERSIONS.items() if of.endswith(f'-{kind}')}
+    custom = os.path.join(data_root, version, 'splits.json')
+    if os.path.exists(custom):
+        with open(custom, encoding='utf-8') as file:
+            splits.update(json.load(file))
+    return splits
+
+
+def split_frames(split: str, data_root: str, version: Optional[str] = None) -> dict[str, list[Frame]]:
+    """The scenes and frames of a split.
+
+    Args:
+        split: an official name, or one of ``splits.json``.
+        data_root: root folder of the tables.
+        version: of the tables; needed for a split of ``splits.json``.
+
+    Raises:
+        ValueError: no such split, or the tables have none of its scenes.
+    """
+    version = version or SPLIT_VERSIONS.get(split)
+    if version is None:
+        raise ValueError(f'split {split!r} is none of {", ".join(SPLIT_VERSIONS)}: for one of splits.json say the '
+                         'version too')
+    scenes, splits = read_scenes(version, data_root), splits_of(version, data_root)
+    if split not in splits:
+        raise ValueError(f'{version} has no split {split!r}, but {", ".join(splits) or "none"}')
+    found = {name: frames for name, frames in scenes.items() if name in splits[split]}
+    if not found:
+        raise ValueError(f'{os.path.join(data_root, version)} has none of the {len(splits[split])} scenes of {split}')
+    return found

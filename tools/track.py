@@ -1,0 +1,63 @@
+#!/usr/bin/env python
+"""Track a detection JSON and score it: AMOTA, AMOTP, recall, MOTA, ID switches.
+
+    tools/track.py results_nusc.json --data-root data/nuscenes --version v1.0-trainval --out DIR
+
+DIR receives tracking_nusc.json and, unless the tables have no annotations, the devkit's tracking_metrics_*.json.
+tools/test.py does the same in the test run itself, with test_evaluator.tracking of the config.
+"""
+import argparse
+import json
+import os
+
+from mmengine.logging import print_log
+
+from georope.evaluation import Tracker, evaluate_tracks, open_tables, track_results, tracking_table, write_results
+from georope.evaluation.scenes import scenes_of
+from georope.evaluation.tracker import DEFAULT_GATE, TRACKING_NAMES
+
+
+def gate(text: str) -> tuple:
+    """'pedestrian=1.5' -> ('pedestrian', 1.5); '2' -> every class."""
+    name, _, metres = text.rpartition('=')
+    return name, float(metres)
+
+
+def parse_args() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('results', help='detection JSON; all of its frames are tracked and scored')
+    parser.add_argument('--data-root', required=True, help='root of the nuScenes tables')
+    parser.add_argument('--version', required=True, help='of the tables: v1.0-mini, v1.0-trainval, v1.0-test')
+    parser.add_argument('--out', required=True, help='folder for the files')
+    parser.add_argument('--score-thr', type=float, default=0.25, help='leave out detections below this score')
+    parser.add_argument('--gate', type=gate, nargs='+', default=[], metavar='[CLASS=]M',
+                        help=f'largest distance in m, for all classes or by class (default {DEFAULT_GATE:g})')
+    parser.add_argument('--max-age', type=int, default=3, help='frames until an unseen track is given up')
+    parser.add_argument('--assignment', choices=['greedy', 'hungarian'], default='greedy')
+    parser.add_argument('--compat', action='store_true', help='with the faults of the public code')
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_args()
+    gates = dict(args.gate)
+    everywhere = gates.pop('', DEFAULT_GATE)
+    tracker = Tracker({**dict.fromkeys(TRACKING_NAMES, everywhere), **gates}, args.score_thr, args.max_age,
+                      args.assignment, args.compat)
+    with open(args.results, encoding='utf-8') as file:
+        content = json.load(file)
+    tokens = list(content['results'])
+    path = os.path.join(args.out, 'tracking_nusc.json')
+    scenes = scenes_of(args.version, args.data_root, tokens)
+    write_results(path, track_results(content['results'].__getitem__, scenes, tracker), content['meta'])
+    print_log(f'tracks of {len(scenes)} scenes, {len(tokens)} frames, written to {path}')
+    nusc = open_tables(args.version, args.data_root, tokens)
+    if not nusc.sample_annotation:
+        print_log(f'{args.version} has no annotations: nothing to score')
+        return
+    metrics = evaluate_tracks(nusc, path, tokens, args.out)
+    print_log(f'nuScenes tracking, {tracker}\n{tracking_table(metrics)}')
+
+
+if __name__ == '__main__':
+    main()
