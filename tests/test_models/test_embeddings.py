@@ -9,6 +9,7 @@ from georope.models.embeddings import (
     frustum_coordinates,
     inverse_sigmoid,
     lid_depths,
+    nerf_embedding,
     sine_embedding,
     sine_embedding_3d,
 )
@@ -22,6 +23,7 @@ def test_golden(shared):
                                atol=1e-5, rtol=0)
     expected = arrays['posenc.pos2posemb1d']
     torch.testing.assert_close(sine_embedding(arrays['posenc.in'][..., 0], 256), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(nerf_embedding(arrays['posenc.nerf_in']), arrays['posenc.nerf_out'], atol=1e-5, rtol=0)
 
 
 def test_lid_depths():

@@ -4,6 +4,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from mmdet.structures.bbox import bbox_cxcywh_to_xyxy
 from mmdet3d.structures import Det3DDataSample
 from mmengine.structures import InstanceData
 from model_factory import FOCAL, seeded
@@ -41,6 +42,22 @@ def sample(golden):
         for i in range(6)
     ]
     return sample
+
+
+@pytest.mark.parametrize('case', range(3))
+def test_assignment(shared, case):
+    """The 2D cases of assign_decode, whose images have 128x352 pixels."""
+    arrays = np.load(shared / 'fixtures/assign_decode.npz')
+    boxes, logits, centres, true_boxes, true_centres, labels, gt_inds, cost = (
+        torch.from_numpy(arrays[f'h2d.{case}.{key}'])
+        for key in ('pred_cxcywh', 'logits', 'pred_centers', 'gt_xyxy', 'gt_centers', 'gt_labels', 'gt_inds', 'cost'))
+    scale = torch.tensor([352.0, 128])
+    predictions = InstanceData(scores=logits, bboxes=bbox_cxcywh_to_xyxy(boxes) * scale.repeat(2), codes=centres)
+    truth = InstanceData(labels=labels, bboxes=true_boxes, codes=true_centres / scale)
+    assigner, meta = MODELS.build(FOCAL).assigner, dict(img_shape=(128, 352))
+    assert torch.equal(assigner.assign(predictions, truth, meta).gt_inds, gt_inds)
+    total = sum(part(predictions, truth, meta) for part in assigner.match_costs)
+    torch.testing.assert_close(total, cost, atol=1e-4, rtol=1e-5)
 
 
 @pytest.mark.parametrize('mode', ['train', 'eval'])
