@@ -156,7 +156,8 @@ class Frame:
 
 
 class PredictedRoPE(RoPE3D):
-    """Base of the encodings that predict depths from the features of the image tokens.
+    """Base of the encodings that predict depths from the features of image tokens: they say what a support's rotation
+    is, ``_rotate(frame, support, features)``.
 
     Args:
         anchors: depths at which training starts, metres.
@@ -192,10 +193,6 @@ class PredictedRoPE(RoPE3D):
         if not self.per_layer:
             frame.shared = rotation
         return rotation
-
-    def _rotate(self, frame: Frame, support: Any, features: Tensor) -> Rotation:
-        raise NotImplementedError
-
 
 class LearnedDepth(PredictedRoPE):
     """URoPE's ablation: every token at one predicted depth, without doubt. Start at ``anchors=[depth]``."""

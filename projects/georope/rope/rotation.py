@@ -94,19 +94,20 @@ def expected_rotation(weights: Tensor, depths: Tensor, deviations: Tensor, origi
     Returns:
         cos, sin: (B, 1 or heads, L, pairs), views in the memory order of tokens.
     """
-    cos, sin = _ExpectedRotation.apply(weights, depths, deviations, origin, along, patch)
-    return cos.transpose(1, 2), sin.transpose(1, 2)
+    bands = (x.flatten(-2) for x in (origin, along, patch))
+    parts = _ExpectedRotation.apply(weights, depths, deviations, *bands)
+    return tuple(part.unflatten(-1, along.shape[-2:]).transpose(1, 2) for part in parts)
 
 
 class _ExpectedRotation(torch.autograd.Function):
-    """Written out because autograd would keep a dozen tensors (B, L, heads, pairs) per hypothesis and layer: this one
-    keeps its inputs, most of which all layers share, and computes the terms again in the backward pass."""
+    """Heads and pairs as one dimension. Written out because autograd would keep a dozen tensors (B, L, heads * pairs)
+    per hypothesis and layer: this keeps its inputs, most of which all layers share, and computes the terms again."""
 
     @staticmethod
     def forward(ctx, weights, depths, deviations, origin, along, patch):
         ctx.save_for_backward(weights, depths, deviations, origin, along, patch)
         cos, sin = torch.zeros_like(along), torch.zeros_like(along)
-        for weight, attenuation, phase, *_ in _terms(weights, depths, deviations, origin, along, patch):
+        for weight, _, _, attenuation, phase in _terms(weights, depths, deviations, origin, along, patch, along ** 2):
             attenuation *= weight
             cos.addcmul_(attenuation, phase.cos())
             sin.addcmul_(attenuation, phase.sin_())
@@ -116,37 +117,33 @@ class _ExpectedRotation(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad_cos, grad_sin):
         origin, along, patch = ctx.saved_tensors[3:]
+        square = along ** 2
         support, (to_origin, to_along, to_patch) = [], (torch.zeros_like(x) if need else None for x, need in zip(
             (origin, along, patch), ctx.needs_input_grad[3:]))
-        for weight, attenuation, phase, depth, deviation in _terms(*ctx.saved_tensors):
+        for weight, depth, deviation, attenuation, phase in _terms(*ctx.saved_tensors, square):
             cos, sin = phase.cos().mul_(attenuation), phase.sin_().mul_(attenuation)
             # Derivatives of grad . (cos, sin) in the logarithm of the amplitude and in the phase.
-            radial = torch.addcmul(grad_cos * cos, grad_sin, sin)
-            turning = torch.addcmul(grad_sin * cos, grad_cos, sin, value=-1)
-            patchy, spread, forward = _dot(radial, patch), _dot(radial, along ** 2), _dot(turning, along)
-            support.append((radial.sum((-2, -1), keepdim=True), weight * (forward - depth * patchy),
-                            -weight * deviation * (patchy + spread)))
+            radial = (grad_cos * cos).addcmul_(grad_sin, sin)
+            turning = (grad_sin * cos).addcmul_(grad_cos, sin, value=-1)
+            extent, spread, forward = (torch.linalg.vecdot(x, y)[..., None] for x, y in (
+                (radial, patch), (radial, square), (turning, along)))
+            support.append((radial.sum(-1, keepdim=True), weight * (forward - depth * extent),
+                            -weight * deviation * (extent + spread)))
             if to_origin is not None:
                 to_origin.addcmul_(turning, weight)
             if to_along is not None:
                 to_along += weight * (depth * turning - deviation ** 2 * along * radial)
             if to_patch is not None:
                 to_patch.addcmul_(radial, weight * (depth ** 2 + deviation ** 2), value=-0.5)
-        return (*(torch.cat(grads, dim=-1).squeeze(-2) for grads in zip(*support)), to_origin, to_along, to_patch)
+        return (*(torch.cat(grads, dim=-1) for grads in zip(*support)), to_origin, to_along, to_patch)
 
 
-def _terms(weights, depths, deviations, origin, along, patch):
-    """Of each hypothesis: weight (B, L, 1, 1), attenuation and phase (B, L, heads, pairs), depth, deviation."""
-    square = along ** 2
-    for weight, depth, deviation in zip(*(x[..., None, None].unbind(-3) for x in (weights, depths, deviations))):
-        exponent = torch.addcmul(deviation ** 2 * square, depth ** 2 + deviation ** 2, patch)
+def _terms(weights, depths, deviations, origin, along, patch, square):
+    """Of each hypothesis: weight, depth, deviation (B, L, 1), attenuation and phase (B, L, heads * pairs)."""
+    for weight, depth, deviation in zip(*(x.split(1, dim=-1) for x in (weights, depths, deviations))):
+        exponent = (deviation ** 2 * square).addcmul_(depth ** 2 + deviation ** 2, patch)
         attenuation = exponent.mul_(-0.5).clamp_(min=LEAST_EXPONENT).exp_()
-        yield weight, attenuation, torch.addcmul(origin, depth, along), depth, deviation
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """Sum over heads and pairs, (B, L, 1, 1)."""
-    return (a * b).sum((-2, -1), keepdim=True)
+        yield weight, depth, deviation, attenuation, torch.addcmul(origin, depth, along)
 
 
 def _multiply(x: Tensor, coefficients: Tensor, temperature: Tensor | None = None) -> Tensor:
