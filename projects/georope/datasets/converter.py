@@ -14,6 +14,9 @@ Entries hold what mmdet3d's converter writes except ``lidar_sweeps``, and beside
 ``prev``, ``next`` (sample tokens, '' at the ends), ``frame_idx``; per camera ``ego2global``, ``height``, ``width``; per
 instance ``instance_token``, ``attr_name`` ('' where there is none). ``img_path`` is a bare file name, as mmdet3d has
 it; images elsewhere than in ``samples/{camera}`` need the dataset's ``data_prefix``.
+
+Own data without LiDAR, point counts or nuScenes' categories: see :class:`NuScenesTables` and docs/own_data.md. Without
+LiDAR, "LiDAR frame" above and everywhere else means the ego frame.
 """
 import json
 from collections.abc import Sequence
@@ -27,7 +30,7 @@ from tqdm import tqdm
 
 from .camera_labels import box_corners, image_box, yaw_of
 from .info_file import camera_order, in_scene_order, load_infos, save_infos
-from .tables import NuScenesTables, pose_matrix
+from .tables import REFERENCE_SENSOR, NuScenesTables, pose_matrix
 
 # mmdet3d's order: the label of a class is its place here.
 CLASSES = ('car', 'truck', 'trailer', 'bus', 'construction_vehicle', 'bicycle', 'motorcycle', 'pedestrian',
@@ -40,7 +43,6 @@ SPLITS = {
     'v1.0-trainval': {'train': 'train', 'val': 'val'},
     'v1.0-test': {'test': 'test'},
 }
-REFERENCE_SENSOR = 'LIDAR_TOP'
 
 
 def create_infos(root: Union[str, Path], version: str, out_dir: Optional[Union[str, Path]] = None) -> list[Path]:
@@ -151,8 +153,8 @@ def frame_info(tables: NuScenesTables, scene: dict, frame_idx: int, sample: dict
         token=sample['token'],
         timestamp=sample['timestamp'] / 1e6,
         ego2global=ego2global.tolist(),
-        lidar_points=dict(
-            num_pts_feats=5, lidar_path=Path(lidar['filename']).name, lidar2ego=lidar2ego.tolist()),
+        lidar_points=dict(lidar2ego=lidar2ego.tolist(), **(
+            dict(num_pts_feats=5, lidar_path=Path(lidar['filename']).name) if lidar['filename'] else {})),
         images={name: _camera_info(tables, sample['data'][name], ego2global @ lidar2ego)
                 for name in _cameras(tables, sample)},
         instances=[],
@@ -199,7 +201,7 @@ class _Annotations:
                 bbox_label=label,
                 bbox_label_3d=label,
                 bbox_3d=box.tolist(),
-                bbox_3d_isvalid=record['num_lidar_pts'] + record['num_radar_pts'] > 0,
+                bbox_3d_isvalid=record['num_lidar_pts'] + record['num_radar_pts'] != 0,  # -1: unknown
                 velocity=velocity.tolist(),
                 num_lidar_pts=record['num_lidar_pts'],
                 num_radar_pts=record['num_radar_pts'],

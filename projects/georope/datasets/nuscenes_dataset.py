@@ -33,7 +33,7 @@ class NuScenesCameraDataset(Det3DDataset):
     - ``cam_names`` (N), ``img_path`` (N), ``images`` {camera: ``img_path``, ``sample_data_token``, ``timestamp``,
       ``height``, ``width``, ``cam2ego``, ``ego2global``; None where the file lacks it},
     - float64 ``cam2img``, ``lidar2cam``, ``lidar2img`` (N, 4, 4), ``ego2global``, ``lidar2ego``, ``lidar2global``
-      (4, 4), the latter packed as ``ego_pose`` too,
+      (4, 4), the latter packed as ``ego_pose`` too; where ``prev_exists``, ``prev_lidar2global`` of the frame before,
     - in training ``ann_info``: ``gt_bboxes_3d`` (LiDARInstance3DBoxes, 9 values, NaN velocity where unknown),
       ``gt_labels_3d`` (n) int64, and where the file has ``cam_instances`` lists over cameras of ``gt_bboxes`` (m, 4),
       ``gt_bboxes_labels`` (m), ``centers_2d`` (m, 2), ``depths`` (m). Labels count in the order of ``classes``.
@@ -58,8 +58,8 @@ class NuScenesCameraDataset(Det3DDataset):
         kwargs: ``indices``, ``lazy_init``, ``serialize_data``, ``max_refetch`` of mmengine's BaseDataset.
 
     Raises:
-        ValueError: The file is not v2, a class or a token of ``skip_tokens`` is not in it, or a matrix in it cannot be
-            a calibration.
+        ValueError: The file is not v2, a class or a token of ``skip_tokens`` is not in it, no object in it is valid, or
+            a matrix in it cannot be a calibration.
     """
 
     METAINFO = dict(classes=NuScenesDataset.METAINFO['classes'], palette=NuScenesDataset.METAINFO['palette'])
@@ -138,6 +138,12 @@ class NuScenesCameraDataset(Det3DDataset):
             frame['after_gap'] = scene in gaps
             gaps.discard(scene)
             frames.append(frame)
+        if not self.test_mode and self.use_valid_flag and not any(self.num_ins_per_cat):
+            objects = sum(self._label(item['bbox_label_3d']) >= 0
+                          for entry in entries for item in entry.get('instances', ()))
+            if objects:
+                raise ValueError(f'{self.ann_file}: none of its {objects} objects has a LiDAR or radar point. Set '
+                                 'use_valid_flag=False if there is no such sensor.')
         check_motion(self.ann_file, frames)
         return frames
 
@@ -220,8 +226,10 @@ class NuScenesCameraDataset(Det3DDataset):
         frame = super().get_data_info(int(idx))
         place, scene = frame['sample_idx'], frame['scene_token']
         starts = frame.pop('after_gap') or (isinstance(idx, LaneIndex) and idx.starts)
-        frame['prev_exists'] = bool(
-            place > 0 and scene and not starts and super().get_data_info(place - 1)['scene_token'] == scene)
+        former = super().get_data_info(place - 1) if place > 0 and scene and not starts else None
+        frame['prev_exists'] = former is not None and former['scene_token'] == scene
+        if frame['prev_exists']:
+            frame['prev_lidar2global'] = former['lidar2global']
         if 'ann_info' in frame:
             boxes = frame['ann_info']['gt_bboxes_3d']
             frame['ann_info']['gt_bboxes_3d'] = LiDARInstance3DBoxes(boxes, box_dim=9, origin=(0.5, 0.5, 0.5))

@@ -1,4 +1,5 @@
 """The nuScenes tables, through the devkit, for a root that may hold nothing else."""
+import json
 from pathlib import Path
 from typing import Union
 
@@ -6,8 +7,18 @@ import numpy as np
 from nuscenes.nuscenes import NuScenes
 from pyquaternion import Quaternion
 
+from .info_file import camera_order
+
 SENSOR_TABLES = ('sensor', 'calibrated_sensor', 'ego_pose', 'scene', 'sample', 'sample_data')
 ANNOTATION_TABLES = ('category', 'attribute', 'instance', 'sample_annotation')
+REFERENCE_SENSOR = 'LIDAR_TOP'
+# A nuScenes category of each detection class.
+CATEGORIES = {
+    'car': 'vehicle.car', 'truck': 'vehicle.truck', 'trailer': 'vehicle.trailer', 'bus': 'vehicle.bus.rigid',
+    'construction_vehicle': 'vehicle.construction', 'bicycle': 'vehicle.bicycle', 'motorcycle': 'vehicle.motorcycle',
+    'pedestrian': 'human.pedestrian.adult', 'traffic_cone': 'movable_object.trafficcone',
+    'barrier': 'movable_object.barrier',
+}
 
 
 class NuScenesTables(NuScenes):
@@ -17,12 +28,22 @@ class NuScenesTables(NuScenes):
     :data:`ANNOTATION_TABLES` are read, of ``sample_data`` only the key frames, and no sensor, map or image file. A test
     version (its name ends in ``test``) may lack annotation tables; they are then empty.
 
+    Data of one's own may differ from nuScenes in three ways, which are brought into the devkit's terms here:
+
+    - Own categories: a ``classes.json`` in the version's folder, {category: nuScenes detection class}, says in whose
+      place each stands. The devkit knows ten classes only. Categories not in it keep their names.
+    - No LiDAR: tables without the sensor LIDAR_TOP get one in the ego frame, with the ego pose of the camera that
+      exposes nearest to the sample's timestamp, and no file.
+    - Nobody counted points: where no annotation has a LiDAR or radar point (or none has the fields), the counts are
+      unknown, -1, which the devkit's filter of boxes without points lets pass.
+
     Args:
         root: The data root, the folder that holds the version's folder.
         version: ``v1.0-mini``, ``v1.0-trainval``, ``v1.0-test`` or any other folder of tables.
 
     Raises:
         FileNotFoundError: The version's folder or tables in it are missing; the message lists them.
+        ValueError: ``classes.json`` names something unknown, or some annotations lack the counts of points.
     """
 
     def __init__(self, root: Union[str, Path], version: str) -> None:
@@ -43,6 +64,10 @@ class NuScenesTables(NuScenes):
         self.sample_data = [record for record in self.sample_data if record['is_key_frame']]
         self.has_annotations = bool(self.sample_annotation)
         self._index()
+        self._own_categories()
+        self._own_counts()
+        if REFERENCE_SENSOR not in {sensor['channel'] for sensor in self.sensor}:
+            self._own_reference()
 
     def _index(self) -> None:
         self._token2ind = {
@@ -59,6 +84,47 @@ class NuScenesTables(NuScenes):
             instance = self.get('instance', record['instance_token'])
             record['category_name'] = self.get('category', instance['category_token'])['name']
             self.get('sample', record['sample_token'])['anns'].append(record['token'])
+
+    def _own_categories(self) -> None:
+        path = Path(self.table_root) / 'classes.json'
+        if not path.is_file():
+            return
+        classes = json.loads(path.read_text())
+        known = {record['name'] for record in self.category}
+        for name, stand_in in classes.items():
+            if name not in known:
+                raise ValueError(f'{path}: category.json has no {name!r}; it has {sorted(known)}.')
+            if stand_in not in CATEGORIES:
+                raise ValueError(f'{path}: {name!r} cannot stand for {stand_in!r}; choose one of {list(CATEGORIES)}.')
+        for record in self.sample_annotation:
+            if record['category_name'] in classes:
+                record['category_name'] = CATEGORIES[classes[record['category_name']]]
+
+    def _own_counts(self) -> None:
+        fields = ('num_lidar_pts', 'num_radar_pts')
+        if any(record.get(field) for record in self.sample_annotation for field in fields):
+            for record in self.sample_annotation:
+                if not all(field in record for field in fields):
+                    raise ValueError(f'{self.table_root}: annotation {record["token"]} lacks one of {fields}, which '
+                                     'others have: give them in all annotations or in none.')
+        else:
+            for record in self.sample_annotation:
+                record.update(num_lidar_pts=-1, num_radar_pts=0)
+
+    def _own_reference(self) -> None:
+        for sample in self.sample:
+            records = [self.get('sample_data', sample['data'][name]) for name in camera_order(sample['data'])]
+            cameras = [record for record in records if record['sensor_modality'] == 'camera']
+            if not cameras:
+                continue  # the converter refuses the sample by its token
+            nearest = min(cameras, key=lambda camera: abs(camera['timestamp'] - sample['timestamp']))
+            token = sample['data'][REFERENCE_SENSOR] = f'{REFERENCE_SENSOR} of {sample["token"]}'
+            own = dict(token=token, sample_token=sample['token'], channel=REFERENCE_SENSOR, sensor_modality='lidar',
+                       filename='', calibrated_sensor_token=token, ego_pose_token=nearest['ego_pose_token'])
+            pose = dict(token=token, translation=[0.0, 0.0, 0.0], rotation=[1.0, 0.0, 0.0, 0.0])
+            for table, record in (('sample_data', own), ('calibrated_sensor', pose)):
+                self._token2ind[table][token] = len(getattr(self, table))
+                getattr(self, table).append(record)
 
     def scenes_in_order(self) -> list:
         """Scene records by their first timestamp, then token."""

@@ -19,6 +19,7 @@ from nuscenes.eval.detection.config import config_factory
 from nuscenes.eval.detection.data_classes import DetectionBox, DetectionMetrics
 from nuscenes.eval.detection.evaluate import DetectionEval
 
+from georope.datasets.tables import NuScenesTables
 from georope.evaluation.results import atomic_open
 from georope.evaluation.scenes import splits_of
 
@@ -33,7 +34,7 @@ def open_tables(version: str, data_root: str, tokens: Sequence[str]) -> NuScenes
     folder = os.path.join(data_root, version)
     if not os.path.isdir(folder):
         raise FileNotFoundError(f'no nuScenes tables at {folder} (the version is that of the info file)')
-    nusc = NuScenes(version=version, dataroot=data_root, verbose=False)
+    nusc = NuScenesTables(data_root, version)
     unknown = sorted(set(tokens) - {sample['token'] for sample in nusc.sample})
     if unknown:
         raise ValueError(f'{len(unknown)} of {len(tokens)} frames of the info file are not in the tables {folder}, '
@@ -108,4 +109,4 @@ def ground_truth_results(nusc: NuScenes, tokens: Sequence[str]) -> list[tuple[st
     keys = ('sample_token', 'translation', 'size', 'rotation', 'detection_name', 'attribute_name')
     return [(token, [dict({key: getattr(box, key) for key in keys}, detection_score=1.0,
                           velocity=np.nan_to_num(box.velocity).tolist())
-                     for box in truth[token] if box.num_pts > 0]) for token in tokens]
+                     for box in truth[token] if box.num_pts != 0]) for token in tokens]

@@ -1,0 +1,24 @@
+"""An encoding of our own: URoPE whose depths end at the ground."""
+import torch
+from mmdet3d.registry import MODELS
+
+from georope.rope import Rays, Rotation, URoPE
+
+
+@MODELS.register_module()
+class GroundURoPE(URoPE):
+    """URoPE, but no token lies below the ground: where its ray meets it before the anchor, the token lies there.
+
+    Args:
+        ground: height of the flat ground in metres; 0 in the ego frame, which is that of data without LiDAR.
+    """
+
+    def __init__(self, *args, ground: float = 0.0, **kwargs) -> None:
+        super().__init__(*args, **kwargs)
+        self.ground = ground
+
+    def prepare(self, rays: Rays) -> Rotation:
+        with torch.autocast(rays.origins.device.type, enabled=False):
+            depth = (self.ground - rays.origins[..., 2]) / rays.directions[..., 2]
+            depth = depth.where(depth > 0, torch.inf)[..., None, None]  # (B, L, heads, pairs), as the phases
+            return self._rotation(self.bands(rays.origins) + self.depths.minimum(depth) * self.bands(rays.directions))
