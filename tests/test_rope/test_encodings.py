@@ -291,6 +291,7 @@ def test_depth_loss_pulls_the_mixture_to_the_depth():
         weights, depths, _ = predictor(features[seen.isfinite()])
         torch.testing.assert_close((weights * depths).sum(-1), seen[seen.isfinite()], rtol=0.2, atol=0)
     assert len(encoding.depth_loss(frame, features, points + 1000)) == 0
+    assert len(encoding.depth_loss(frame, features, points, seen == seen.min())) == len(first) - 1
 
 
 @pytest.mark.parametrize('make,message', [

@@ -373,7 +373,7 @@ class PETRHead(BaseModule):
     def _depth_loss(self, image: ImageTokens, targets: Sequence[Targets]) -> Tensor:
         """How unlikely the encoding finds the depths of tokens that see an object's centre, averaged as in ``loss``."""
         points = pad_sequence([target.boxes[:, :3] for target in targets], batch_first=True, padding_value=torch.nan)
-        unlikely = self.encoding.depth_loss(image.frame, image.content, points)
+        unlikely = self.encoding.depth_loss(image.frame, image.content, points, image.padding)
         seen = reduce_mean(unlikely.new_tensor(len(unlikely))).clamp(min=1 / get_world_size())
         return self.encoding.depth_loss_weight * unlikely.sum() / seen
 

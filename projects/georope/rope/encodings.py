@@ -194,6 +194,7 @@ class PredictedRoPE(RoPE3D):
             frame.shared = rotation
         return rotation
 
+
 class LearnedDepth(PredictedRoPE):
     """URoPE's ablation: every token at one predicted depth, without doubt. Start at ``anchors=[depth]``."""
 
@@ -232,7 +233,7 @@ class WorldRoPE(PredictedRoPE):
         depth_range, per_layer, bands, rotate_values: see ``PredictedRoPE``.
         temperature: what makes up for the keys that doubt shrinks: ``'none'``; ``'learned'``, a scale per head;
             ``'key_rms'``, one over the root mean square of a token's coefficients, 4 at most; ``'token'``, that times
-            a scale per head predicted from the token's features.
+            a scale per head predicted from the token's features. Layers share what is learned of it.
         query_deviation: standard deviation (x, y, z) in metres of a Gaussian around each query, about a box; its mean
             rotation damps the short waves of queries and outputs. None for exact points.
         depth_loss_weight: weight of ``depth_loss`` in the model's loss.
@@ -267,17 +268,18 @@ class WorldRoPE(PredictedRoPE):
         damping = torch.exp(-0.5 * (vectors * self.query_deviation).square().sum(-1))[:, None]
         return Rotation(damping * rotation.cos, damping * rotation.sin, rotate_values=self.rotate_values)
 
-    def depth_loss(self, frame: Frame, features: Tensor, points: Tensor) -> Tensor:
+    def depth_loss(self, frame: Frame, features: Tensor, points: Tensor, padding: Tensor | None = None) -> Tensor:
         """Negative log likelihood of the depth of tokens that see a point, the nearest of several: (tokens,), the mean
         over the predictors.
 
         Args:
             frame, features: as for ``rotate_keys``.
             points: (B, n, 3) object centres, metres, LiDAR frame; NaN for none. A hidden object counts as seen.
+            padding: bool (B, L), True for tokens that see nothing.
         """
         with torch.autocast(features.device.type, enabled=False):
             depths = frame.rays.locate(F.pad(points, (0, 0, 0, 1), value=torch.nan)).amin(-1)  # n may be 0
-            seen = depths.isfinite()
+            seen = depths.isfinite() if padding is None else depths.isfinite() & ~padding
             features = features.to(depths.dtype)[seen]
             return torch.stack([predictor.negative_log_likelihood(features, depths[seen])
                                 for predictor in self.predictors]).mean(0)
