@@ -25,12 +25,14 @@ class Boxes:
         names: n class names.
         velocity: (n, 2) in m/s; NaN where unknown.
         scores: (n,), or None for ground truth.
+        ids: n track ids, or None where nothing is tracked.
     """
 
     corners: np.ndarray
     names: Sequence[str]
     velocity: np.ndarray
     scores: np.ndarray | None = None
+    ids: Sequence[str] | None = None
 
     def __len__(self) -> int:
         return len(self.names)
@@ -57,23 +59,46 @@ class Boxes:
 
     @classmethod
     def from_results(cls, results: Sequence[dict], lidar2global: np.ndarray) -> Boxes:
-        """From one frame's list of boxes of a nuScenes detection JSON (global frame); lidar2global is (4, 4)."""
+        """From one frame's list of boxes of a nuScenes detection or tracking JSON.
+
+        Args:
+            results: the boxes, global frame.
+            lidar2global: (4, 4).
+
+        Raises:
+            ValueError: a box lacks a field.
+        """
         rotation, origin = lidar2global[:3, :3], lidar2global[:3, 3]
+        kind = 'tracking' if results and 'tracking_id' in results[0] else 'detection'
 
-        def column(key: str, width: int) -> np.ndarray:
-            return np.array([box[key] for box in results], dtype=np.float64).reshape(-1, width)
+        def column(key: str) -> list:
+            missing = [i for i, box in enumerate(results) if key not in box]
+            if missing:
+                raise ValueError(f'box {missing[0]} of sample {results[missing[0]].get("sample_token")} has no {key}: '
+                                 f'not a nuScenes {kind} file')
+            return [box[key] for box in results]
 
-        quaternions = column('rotation', 4)[:, [1, 2, 3, 0]]
+        def array(key: str, width: int) -> np.ndarray:
+            return np.array(column(key), dtype=np.float64).reshape(-1, width)
+
+        quaternions = array('rotation', 4)[:, [1, 2, 3, 0]]
         matrices = Rotation.from_quat(quaternions).as_matrix() if len(results) else np.zeros((0, 3, 3))
-        velocity = np.pad(column('velocity', 2), ((0, 0), (0, 1))) @ rotation
-        return cls.build((column('translation', 3) - origin) @ rotation, column('size', 3)[:, [1, 0, 2]],
-                         rotation.T @ matrices, [box['detection_name'] for box in results], velocity[:, :2],
-                         column('detection_score', 1))
+        velocity = np.pad(array('velocity', 2), ((0, 0), (0, 1))) @ rotation
+        boxes = cls.build((array('translation', 3) - origin) @ rotation, array('size', 3)[:, [1, 0, 2]],
+                          rotation.T @ matrices, column(f'{kind}_name'), velocity[:, :2],
+                          array(f'{kind}_score', 1))
+        if kind == 'tracking':
+            boxes.ids = [str(track) for track in column('tracking_id')]
+        return boxes
 
     def above(self, threshold: float) -> Boxes:
         """The boxes whose score is at least the threshold."""
         keep = np.flatnonzero(self.scores >= threshold)
-        return Boxes(self.corners[keep], [self.names[i] for i in keep], self.velocity[keep], self.scores[keep])
+
+        def kept(items):
+            return None if items is None else [items[i] for i in keep]
+
+        return Boxes(self.corners[keep], kept(self.names), self.velocity[keep], self.scores[keep], kept(self.ids))
 
 
 def yaw_matrices(yaw: np.ndarray) -> np.ndarray:

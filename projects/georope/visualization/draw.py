@@ -1,6 +1,7 @@
 """Draw camera images and a bird's-eye view with OpenCV; no display, no global state. All colours are BGR."""
 from __future__ import annotations
 
+import colorsys
 import functools
 import os
 import zlib
@@ -29,6 +30,25 @@ def class_colour(name: str) -> tuple[int, int, int]:
     """The colour of a class; classes nuScenes does not have get one that depends on their name only."""
     palette = list(COLOURS.values())
     return COLOURS.get(name, palette[zlib.crc32(name.encode()) % len(palette)])
+
+
+def track_colour(track: str) -> tuple[int, int, int]:
+    """The colour of a track, from its id only; ids that follow each other get hues far apart."""
+    number = _short(track)
+    seed = int(number) if number.isdecimal() else zlib.crc32(track.encode())
+    rgb = colorsys.hls_to_rgb(seed * 0.618034 % 1, (0.7, 0.8, 0.62)[seed % 3], 1.)  # blue must show on dark, too
+    return tuple(round(255 * part) for part in rgb[::-1])
+
+
+def _colours(boxes: Boxes) -> list[tuple[int, int, int]]:
+    """Tracks have a colour each, so that a lost one shows; other boxes that of their class."""
+    return [class_colour(name) for name in boxes.names] if boxes.ids is None else [track_colour(i) for i in boxes.ids]
+
+
+def _short(track: str) -> str:
+    """What is written of an id: the part behind the scene, of long ones the beginning."""
+    track = track.rsplit('/', 1)[-1]
+    return track if len(track) <= 6 else f'{track[:4]}\u2026'
 
 
 @functools.lru_cache(None)
@@ -108,15 +128,17 @@ def _tint(image: np.ndarray, polygon: np.ndarray, colour, strength: float) -> No
 
 
 def draw_camera(image: np.ndarray, lidar2img: np.ndarray, predictions: Boxes | None = None,
-                ground_truth: Boxes | None = None, name: str = '') -> np.ndarray:
+                ground_truth: Boxes | None = None, name: str = '', strokes: Sequence = ()) -> np.ndarray:
     """Draw boxes into a camera image.
 
     Args:
         image: (h, w, 3) uint8, BGR.
         lidar2img: (4, 4), LiDAR frame -> pixels of this very image.
-        predictions: drawn solid in the colour of their class, front face tinted, with class and score.
+        predictions: drawn solid in the colour of their class or track, front face tinted, with class, track id and
+            score.
         ground_truth: drawn dashed and white.
         name: written into the corner.
+        strokes: lines and dots over the boxes, see ``strokes.Stroke``.
 
     Returns:
         A new image of the same size.
@@ -127,13 +149,14 @@ def draw_camera(image: np.ndarray, lidar2img: np.ndarray, predictions: Boxes | N
     for boxes, truth in ((ground_truth, True), (predictions, False)):
         if boxes is None or not len(boxes):
             continue
+        colours = _colours(boxes)
         edges, visible = project_segments(boxes.corners[:, EDGES], lidar2img)
         centre = boxes.corners.mean(1) @ lidar2img[:3, :3].T + lidar2img[:3, 3]
         for i in np.argsort(-centre[:, 2]):  # far boxes first, near ones over them
             shown = edges[i][visible[i]]
             if not len(shown) or (shown.max((0, 1)) < 0).any() or (shown.min((0, 1)) > (width, height)).any():
                 continue
-            colour = TRUTH if truth else class_colour(boxes.names[i])
+            colour = TRUTH if truth else colours[i]
             corners = boxes.corners[i] @ lidar2img[:3, :3].T + lidar2img[:3, 3]
             if not truth and (corners[:, 2] > NEAR).all():
                 _tint(image, corners[FRONT, :2] / corners[FRONT, 2:], colour, 0.35)
@@ -145,10 +168,13 @@ def draw_camera(image: np.ndarray, lidar2img: np.ndarray, predictions: Boxes | N
                 else:
                     _line(image, start, end, colour, 2 if extent > 40 else 1)
             if not truth and centre[i, 2] > NEAR and extent > 16:
-                text = f'{boxes.names[i]} {boxes.scores[i]:.2f}'
+                track = '' if boxes.ids is None else f' {_short(boxes.ids[i])}'
+                text = f'{boxes.names[i]}{track} {boxes.scores[i]:.2f}'
                 margin = min(_font(11).getlength(text) / 2 + 4, width / 2)
                 texts.append((float(np.clip((low[0] + high[0]) / 2, margin, width - margin)),
                               float(max(low[1] - 3, 16)), text, colour, 11, 'mb'))
+    for stroke in strokes:
+        texts += stroke.draw(image, lambda segments: project_segments(segments, lidar2img))
     if name:
         texts.append((8, 8, name, TEXT, 13, 'lt'))
     _write(image, _apart(texts[::-1]), boxed=True)
@@ -156,16 +182,17 @@ def draw_camera(image: np.ndarray, lidar2img: np.ndarray, predictions: Boxes | N
 
 
 def draw_bev(size: int, predictions: Boxes | None = None, ground_truth: Boxes | None = None,
-             views: Sequence[np.ndarray] = (), bev_range: float = 55.) -> np.ndarray:
+             views: Sequence[np.ndarray] = (), bev_range: float = 55., strokes: Sequence = ()) -> np.ndarray:
     """Draw boxes from above: LiDAR x to the right, y (forward) upward, the LiDAR in the middle.
 
     Args:
         size: side of the square image in pixels.
-        predictions: solid, tinted, in the colour of their class, with a stroke to the front and an arrow that is as
-            long as the way of one second.
+        predictions: solid, tinted, in the colour of their class or track, with a stroke to the front and an arrow that
+            is as long as the way of one second; tracks with their id.
         ground_truth: dashed and white, with the same strokes.
         views: horizontal viewing directions of the cameras, (2, 2) each: left and right edge as unit vectors.
         bev_range: metres from the middle to the edge.
+        strokes: lines and dots over the boxes, see ``strokes.Stroke``.
 
     Returns:
         (size, size, 3) uint8.
@@ -188,11 +215,12 @@ def draw_bev(size: int, predictions: Boxes | None = None, ground_truth: Boxes | 
     _write(image, texts)
     nose = place([[0, 2.2], [1.1, -1.8], [0, -1.0], [-1.1, -1.8]])
     cv2.fillPoly(image, [_fixed(nose)], TEXT, cv2.LINE_AA, _SHIFT)
+    ids = []
     for boxes, truth in ((predictions, False), (ground_truth, True)):
         if boxes is None:
             continue
-        for corners, name, velocity in zip(boxes.corners, boxes.names, boxes.velocity):
-            colour = TRUTH if truth else class_colour(name)
+        for corners, velocity, colour in zip(boxes.corners, boxes.velocity, _colours(boxes)):
+            colour = TRUTH if truth else colour
             outline, centre = place(corners[FOOTPRINT, :2]), corners[:, :2].mean(0)
             front = place(corners[FRONT, :2].mean(0))
             if not truth:
@@ -204,6 +232,13 @@ def draw_bev(size: int, predictions: Boxes | None = None, ground_truth: Boxes | 
                 start, end = _fixed([front, front + velocity * (scale, -scale)]).tolist()
                 tip = min(0.5, 6 / max(1e-6, float(np.linalg.norm(velocity) * scale)))
                 cv2.arrowedLine(image, start, end, colour, 1, cv2.LINE_AA, _SHIFT, tip)
+        if boxes.ids is not None:
+            beside = place(boxes.corners[:, :, :2].max(1))
+            ids += [(float(x + 5), float(y), _short(track), track_colour(track), 11, 'lb')
+                    for (x, y), track in zip(beside, boxes.ids)]
+    labels = [label for stroke in strokes for label in stroke.draw(image, lambda segments: (
+        place(segments[..., :2]), np.ones(len(segments), dtype=bool)))]
+    _write(image, _apart([*labels[::-1], *ids]), boxed=True)
     return image
 
 
@@ -220,7 +255,7 @@ def _views(images: Sequence[np.ndarray], lidar2img: np.ndarray) -> list[np.ndarr
 
 def draw_frame(images: Sequence[np.ndarray], lidar2img: np.ndarray, predictions: Boxes | None = None,
                ground_truth: Boxes | None = None, cam_names: Sequence[str] = (), title: str = '',
-               cell_width: int = 600, bev_range: float = 55.) -> np.ndarray:
+               cell_width: int = 600, bev_range: float = 55., strokes: Sequence = ()) -> np.ndarray:
     """One picture of a frame: its cameras in a grid, three to a row, and the bird's-eye view to their right.
 
     Args:
@@ -231,6 +266,7 @@ def draw_frame(images: Sequence[np.ndarray], lidar2img: np.ndarray, predictions:
         title: headline.
         cell_width: width of a camera's cell in pixels; its height follows the first image.
         bev_range: metres from the LiDAR to the edge of the bird's-eye view.
+        strokes: lines and dots for all of them, see ``strokes.Stroke``.
 
     Returns:
         (H, W, 3) uint8, BGR.
@@ -252,12 +288,12 @@ def draw_frame(images: Sequence[np.ndarray], lidar2img: np.ndarray, predictions:
         size = (round(images[i].shape[1] * scale), round(images[i].shape[0] * scale))
         zoom = np.diag([size[0] / images[i].shape[1], size[1] / images[i].shape[0], 1, 1])
         small = cv2.resize(images[i], size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
-        drawn = draw_camera(small, zoom @ lidar2img[i], predictions, ground_truth, names[i])
+        drawn = draw_camera(small, zoom @ lidar2img[i], predictions, ground_truth, names[i], strokes)
         top, left = head + place // columns * (cell_height + gap), gap + place % columns * (cell_width + gap)
         picture[top:top + size[1], left:left + size[0]] = drawn
     left = gap + columns * (cell_width + gap)
     picture[head:head + side, left:left + side] = draw_bev(
-        side, predictions, ground_truth, _views(images, lidar2img), bev_range)
+        side, predictions, ground_truth, _views(images, lidar2img), bev_range, strokes)
     _legend(picture, predictions, ground_truth, title)
     return picture
 
@@ -270,22 +306,17 @@ def _legend(picture: np.ndarray, predictions: Boxes | None, ground_truth: Boxes 
         entries.append((f'ground truth ({len(ground_truth)})', TRUTH, True))
     if predictions is not None:
         present = list(dict.fromkeys(predictions.names))
-        entries += [(f'{name} ({list(predictions.names).count(name)})', class_colour(name), False) for name in
+        if predictions.ids is not None:
+            entries.append((f'{len(predictions)} tracks, a colour each, dots where they were:', TEXT, None))
+        entries += [(f'{name} ({list(predictions.names).count(name)})', *((class_colour(name), False) if
+                     predictions.ids is None else (TEXT, None))) for name in
                     sorted(present, key=lambda n: list(COLOURS).index(n) if n in COLOURS else len(COLOURS))]
         if not present:
-            entries.append(('no predictions above the threshold', FAINT, False))
-    for text, colour, truth in entries:
-        (_dashed if truth else _line)(picture, (x, y), (x + 26, y), colour, 1 if truth else 3)
-        texts.append((x + 34, y, text, colour, 13, 'lm'))
-        x += 34 + _font(13).getlength(text) + 22
+            entries.append(('no predictions above the threshold', FAINT, None))
+    for text, colour, dashed in entries:
+        if dashed is not None:
+            (_dashed if dashed else _line)(picture, (x, y), (x + 26, y), colour, 1 if dashed else 3)
+            x += 34
+        texts.append((x, y, text, colour, 13, 'lm'))
+        x += _font(13).getlength(text) + 22
     _write(picture, texts)
-
-
-def save_image(path: str, image: np.ndarray) -> None:
-    """Write a PNG atomically; folders are made."""
-    folder, name = os.path.split(os.path.abspath(path))
-    os.makedirs(folder, exist_ok=True)
-    beside = os.path.join(folder, f'.{os.getpid()}.{name}')
-    if not cv2.imwrite(beside, image):
-        raise OSError(f'OpenCV could not write {path}')
-    os.replace(beside, path)

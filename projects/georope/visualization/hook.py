@@ -10,7 +10,8 @@ from mmengine.logging import MMLogger
 
 from georope.registry import HOOKS
 from georope.visualization.boxes import Boxes
-from georope.visualization.draw import draw_frame, save_image
+from georope.visualization.draw import draw_frame
+from georope.visualization.files import save_image
 
 
 @HOOKS.register_module()
