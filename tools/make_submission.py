@@ -1,0 +1,64 @@
+#!/usr/bin/env python
+"""Pack a result file for the nuScenes server: checked, zipped, with sizes and counts.
+
+    tools/make_submission.py DIR/results_nusc.json --task detection --split test --data-root data/nuscenes --out s.zip
+    tools/make_submission.py DIR/tracking_nusc.json --task tracking --split test --data-root data/nuscenes --out t.zip
+
+A file with violations is not packed. The files come from tools/test.py (test_evaluator.jsonfile_prefix) and
+tools/track.py. The server takes three results per year and account.
+"""
+import argparse
+import os
+import sys
+
+from georope.evaluation.results import CAMERA_META
+from georope.evaluation.scenes import split_frames
+from georope.evaluation.submission import (
+    add_arguments,
+    check_submission,
+    read_submission,
+    report,
+    summarize,
+    write_zip,
+)
+
+RULES = dict(
+    detection='Rule: at inference a detector may use about 0.5 s of past data (6 past camera images). The memory of '
+              'StreamPETR reaches further back: read projects/georope/evaluation/README.md before you submit.',
+    tracking='Rule: a tracker may use all past data of the current scene, none of the future or of other scenes.')
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    parser.add_argument('--out', required=True, help='the zip to make')
+    parser.add_argument('--uses', nargs='+', choices=[key[4:] for key in CAMERA_META],
+                        help="what the method used, in place of the file's meta; weights pretrained on other data than "
+                             'ImageNet (FCOS3D, DD3D, nuImages) are external')
+    args = parser.parse_args()
+    scenes = split_frames(args.split, args.data_root, args.version)
+    violations = [violation for violation in check_submission(args.file, args.task, scenes, args.max_mb)
+                  if not (args.uses and violation.kind == 'meta')]
+    if violations:
+        print(report(violations, args.show))
+        sys.exit(f'{args.file}: {len(violations)} violations, not packed')
+    content, _ = read_submission(args.file)
+    if args.uses:
+        content['meta'] = {key: key[4:] in args.uses for key in CAMERA_META}
+    beside = f'{args.out}.{os.getpid()}.part'
+    try:
+        write_zip(beside, f'{args.task}_{args.split}.json', content)
+        violations = check_submission(beside, args.task, scenes, args.max_mb)  # the flags and the size are new
+        if violations:
+            print(report(violations, args.show))
+            sys.exit(f'{args.out}: {len(violations)} violations, not packed')
+        os.replace(beside, args.out)
+    finally:
+        if os.path.exists(beside):
+            os.remove(beside)
+    print(summarize(content, args.task))
+    print(f'{args.out}: {os.path.getsize(args.out) / 1e6:.1f} MB, ready for {args.split}\n{RULES[args.task]}')
+
+
+if __name__ == '__main__':
+    main()

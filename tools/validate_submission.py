@@ -1,0 +1,29 @@
+#!/usr/bin/env python
+"""Check a submission for the nuScenes server offline: every violation with sample token and box index.
+
+    tools/validate_submission.py submission.zip --task detection --split test --data-root data/nuscenes
+
+Of the tables only scene.json and sample.json are read. The exit status is 1 if anything is wrong.
+"""
+import argparse
+import sys
+
+from georope.evaluation.scenes import split_frames
+from georope.evaluation.submission import add_arguments, check_submission, read_submission, report, summarize
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_arguments(parser)
+    args = parser.parse_args()
+    scenes = split_frames(args.split, args.data_root, args.version)
+    violations = check_submission(args.file, args.task, scenes, args.max_mb)
+    if violations:
+        print(report(violations, args.show))
+        sys.exit(f'{args.file}: {len(violations)} violations, the server would refuse it')
+    print(summarize(read_submission(args.file)[0], args.task))
+    print(f'{args.file}: a valid {args.task} submission for {args.split}')
+
+
+if __name__ == '__main__':
+    main()
