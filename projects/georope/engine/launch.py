@@ -62,7 +62,8 @@ def _without_gpu(cfg: Config) -> None:
         for key in _AMP_ONLY:
             cfg.optim_wrapper.pop(key, None)
     if cfg.launcher == 'pytorch':
-        torch.distributed.init_process_group('gloo')
+        if not torch.distributed.is_initialized():  # by a runner before this one
+            torch.distributed.init_process_group('gloo')
         default = dict(type='MMDistributedDataParallel', broadcast_buffers=False,
                        find_unused_parameters=cfg.get('find_unused_parameters', False))
         cfg.model_wrapper_cfg = dict(cfg.get('model_wrapper_cfg') or default, device_ids=None)
