@@ -43,7 +43,10 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--query', type=int, help='query whose attention is drawn; default: the best score')
     parser.add_argument('--out', type=Path, required=True, help='folder for the pictures')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='change the config: key=value ...')
-    return parser.parse_args()
+    args = parser.parse_args()
+    if len(args.token) > len(string.ascii_uppercase):
+        parser.error(f'--token may be given {len(string.ascii_uppercase)} times, not {len(args.token)}: A to Z')
+    return args
 
 
 def build_encoding(name: str, seen):
