@@ -1,8 +1,7 @@
-"""tools/visualize.py on info files of the converter, in a process of its own."""
+"""tools/visualize.py on info files of the converter."""
 import json
-import os
 import pickle
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -11,10 +10,10 @@ import numpy as np
 import pytest
 
 from georope.datasets.converter import create_infos
-from georope.datasets.info_file import load_infos
+from georope.datasets.info_file import load_infos, save_infos
 from georope.toy import make_toy_nuscenes
 from georope.visualization import draw_info_frame
-from georope.visualization.info import ground_truth, load_cameras
+from georope.visualization.info import ground_truth, lidar2global, load_cameras
 
 TOOL = Path(__file__).resolve().parents[2] / 'tools' / 'visualize.py'
 
@@ -34,22 +33,66 @@ def results_of(infos: dict) -> dict:
     return {entry['token']: [box] for entry in infos['data_list']}
 
 
-def test_tool_writes_a_picture_per_frame(toy, tmp_path):
-    ann_file = str(toy / 'nuscenes_infos_val.pkl')
-    infos = load_infos(ann_file)
-    results = tmp_path / 'results.json'
-    results.write_text(json.dumps(dict(results=results_of(infos))))
-    out = tmp_path / 'vis'
-    done = subprocess.run(
-        [sys.executable, str(TOOL), '--ann-file', ann_file, '--data-root', str(toy), '--results', str(results),
-         '--out', str(out), '--max-frames', '2'], capture_output=True, text=True, cwd=tmp_path,
-        env={**os.environ, 'OMP_NUM_THREADS': '1'})
-    assert done.returncode == 0, done.stderr
+@pytest.fixture
+def visualize(toy, tmp_path, monkeypatch):
+    """Runs the tool on the toy set's info file, results and other arguments; pictures go to tmp_path / 'vis'."""
+    def run(results: dict, *arguments: str, ann_file: Path = toy / 'nuscenes_infos_val.pkl') -> None:
+        (tmp_path / 'results.json').write_text(json.dumps(dict(results=results)))
+        monkeypatch.setattr(sys, 'argv', [
+            str(TOOL), '--ann-file', str(ann_file), '--data-root', str(toy), '--out', str(tmp_path / 'vis'),
+            '--results', str(tmp_path / 'results.json'), *arguments])
+        runpy.run_path(str(TOOL), run_name='__main__')
+    return run
+
+
+def test_tool_writes_a_picture_per_frame(toy, visualize, tmp_path, capsys):
+    infos, out = load_infos(toy / 'nuscenes_infos_val.pkl'), tmp_path / 'vis'
+    visualize(results_of(infos), '--max-frames', '2')
     tokens = [infos['data_list'][i]['token'] for i in (0, 3)]  # spread over the file
     assert sorted(path.stem for path in out.iterdir()) == sorted(tokens)
-    assert str(out / f'{tokens[0]}.png') in done.stdout
+    assert str(out / f'{tokens[0]}.png') in capsys.readouterr().out
     expected = draw_info_frame(infos['data_list'][0], infos['metainfo'], str(toy), results_of(infos))
     np.testing.assert_array_equal(cv2.imread(str(out / f'{tokens[0]}.png')), expected)
+
+
+def tracks_of(infos: dict) -> dict:
+    """A track at a place of the LiDAR frame, whatever the car does."""
+    results = {}
+    for entry in infos['data_list']:
+        x, y, z, _ = lidar2global(entry) @ [3, 15, 0, 1]
+        box = dict(results_of(infos)[entry['token']][0], translation=[x, y, z], tracking_id='s/1', tracking_name='car',
+                   tracking_score=.9)
+        results[entry['token']] = [box]
+    return results
+
+
+def test_tool_draws_tracks_with_tails_and_films_of_a_scene(toy, visualize, tmp_path):
+    infos = load_infos(toy / 'nuscenes_infos_val.pkl')
+    entries, tracks = infos['data_list'], tracks_of(infos)
+    scene = entries[0]['scene_name']
+    visualize(tracks, '--scenes', scene, '--film', 'mp4', '--fps', '2')
+    assert len(list((tmp_path / 'vis').glob('*.png'))) == len(entries) == 4
+    film = cv2.VideoCapture(str(tmp_path / 'vis' / f'{scene}.mp4'))
+    assert film.get(cv2.CAP_PROP_FRAME_COUNT) == 4 and film.get(cv2.CAP_PROP_FPS) == 2
+    last = cv2.imread(str(tmp_path / 'vis' / f'{entries[3]["token"]}.png'))
+    expected = draw_info_frame(entries[3], infos['metainfo'], str(toy), tracks, past=entries[:3])
+    np.testing.assert_array_equal(last, expected)
+    assert (expected != draw_info_frame(entries[3], infos['metainfo'], str(toy), tracks)).any()  # the tail
+
+
+def test_tool_refuses_unknown_scenes_and_info_files_without_scenes(toy, visualize, tmp_path):
+    infos = load_infos(toy / 'nuscenes_infos_val.pkl')
+    with pytest.raises(SystemExit, match='has no scene-9999, but scene-'):
+        visualize(results_of(infos), '--scenes', 'scene-9999')
+    plain = [{key: value for key, value in entry.items() if not key.startswith('scene_')}
+             for entry in infos['data_list']]
+    ann_file = save_infos(dict(infos, data_list=plain), tmp_path / 'plain.pkl')
+    with pytest.raises(SystemExit, match=r'does not name scenes: add them with tools/create_data.py --update'):
+        visualize(results_of(infos), '--film', 'gif', ann_file=ann_file)
+    with pytest.raises(SystemExit, match='tracks need scenes'):
+        visualize(tracks_of(infos), ann_file=ann_file)
+    visualize(results_of(infos), '--max-frames', '1', ann_file=ann_file)
+    assert len(list((tmp_path / 'vis').iterdir())) == 1
 
 
 def test_truth_is_what_the_devkit_scores(toy):
