@@ -15,7 +15,7 @@ from georope.datasets import NuScenesCameraDataset
 from georope.datasets.converter import create_infos
 from georope.datasets.info_file import load_infos, save_infos
 from georope.datasets.tables import NuScenesTables, pose_matrix
-from georope.evaluation import NuScenesMetric
+from georope.evaluation import NuScenesMetric, ground_truth_results, open_tables
 from georope.rope import Rays, URoPE
 from georope.visualization.info import ground_truth
 
@@ -122,7 +122,12 @@ def test_perfect_detections_score_one(yard, tmp_path):
     assert {key for key in scores if key.endswith('_AP')} == {f'nuscenes/{name}_AP' for name in CLASSES}
     results = json.loads((tmp_path / 'results_nusc.json').read_text())['results']
     assert {box['detection_name'] for boxes in results.values() for box in boxes} == set(CLASSES)
-    assert 'nuscenes/AMOTA' in scores
+    assert scores['nuscenes/NDS'] == pytest.approx(.27, abs=.01)
+    assert scores['nuscenes/AMOTA'] == pytest.approx(1)  # of trucks and pedestrians
+    tokens = list(results)
+    truth = dict(ground_truth_results(open_tables('v1.0-yard', str(yard), tokens), tokens))
+    for token, boxes in truth.items():
+        assert len(results[token]) == len(boxes) > 0
 
 
 def test_trains_and_evaluates_from_another_folder(yard, tmp_path):

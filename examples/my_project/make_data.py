@@ -41,17 +41,21 @@ def make_data(out: Path, train: int = 6, val: int = 2, samples: int = 40, image_
 
 
 def make_own(tables: dict, train: int) -> dict:
-    """Take out LiDAR and point counts, give scenes and categories own names; the splits, {name: scene names}."""
+    """Take out LiDAR, point counts and other objects, give scenes and categories own names; the splits."""
     lidar = {row['token'] for row in tables['sensor'] if row['modality'] == 'lidar'}
     calibrations = {row['token'] for row in tables['calibrated_sensor'] if row['sensor_token'] in lidar}
     poses = {row['ego_pose_token'] for row in tables['sample_data'] if row['calibrated_sensor_token'] in calibrations}
     for name, key, gone in (('sensor', 'token', lidar), ('calibrated_sensor', 'token', calibrations),
                             ('sample_data', 'calibrated_sensor_token', calibrations), ('ego_pose', 'token', poses)):
         tables[name] = [row for row in tables[name] if row[key] not in gone]
+    tables['category'] = [dict(row, name=CATEGORIES[row['name']]) for row in tables['category']
+                          if row['name'] in CATEGORIES]
+    for name, key, table in (('instance', 'category_token', 'category'),
+                             ('sample_annotation', 'instance_token', 'instance')):
+        kept = {row['token'] for row in tables[table]}
+        tables[name] = [row for row in tables[name] if row[key] in kept]
     for row in tables['sample_annotation']:
         del row['num_lidar_pts'], row['num_radar_pts']
-    for row in tables['category']:
-        row['name'] = CATEGORIES.get(row['name'], row['name'])
     names = []
     for number, row in enumerate(tables['scene']):
         row['name'] = f'yard-{number:02}'
