@@ -33,8 +33,8 @@ def main() -> None:
     add_arguments(parser)
     parser.add_argument('--out', required=True, help='the zip to make')
     parser.add_argument('--uses', nargs='+', choices=[key[4:] for key in CAMERA_META],
-                        help="what the method used, in place of the file's meta; weights pretrained on other data than "
-                             'ImageNet (FCOS3D, DD3D, nuImages) are external')
+                        help="what the method used, in place of the file's meta; weights that saw other data than "
+                             'nuScenes and ImageNet (DD3D, nuImages) are external')
     args = parser.parse_args()
     scenes = split_frames(args.split, args.data_root, args.version)
     violations = [violation for violation in check_submission(args.file, args.task, scenes, args.max_mb)

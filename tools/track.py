@@ -2,6 +2,7 @@
 """Track a detection JSON and score it: AMOTA, AMOTP, recall, MOTA, ID switches.
 
     tools/track.py results_nusc.json --data-root data/nuscenes --version v1.0-trainval --out DIR
+    tools/track.py --ground-truth val ...    # annotations as detections of score 1: what the tracker itself loses
 
 DIR receives tracking_nusc.json and, unless the tables have no annotations, the devkit's tracking_metrics_*.json.
 tools/test.py does the same in the test run itself, with test_evaluator.tracking of the config.
@@ -12,8 +13,17 @@ import os
 
 from mmengine.logging import print_log
 
-from georope.evaluation import Tracker, evaluate_tracks, open_tables, track_results, tracking_table, write_results
-from georope.evaluation.scenes import scenes_of
+from georope.evaluation import (
+    Tracker,
+    evaluate_tracks,
+    ground_truth_results,
+    open_tables,
+    track_results,
+    tracking_table,
+    write_results,
+)
+from georope.evaluation.results import CAMERA_META
+from georope.evaluation.scenes import scenes_of, split_frames
 from georope.evaluation.tracker import DEFAULT_GATE, TRACKING_NAMES
 
 
@@ -25,7 +35,9 @@ def gate(text: str) -> tuple:
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('results', help='detection JSON; all of its frames are tracked and scored')
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument('results', nargs='?', help='detection JSON; all of its frames are tracked and scored')
+    source.add_argument('--ground-truth', metavar='SPLIT', help='track the annotations of a split instead')
     parser.add_argument('--data-root', required=True, help='root of the nuScenes tables')
     parser.add_argument('--version', required=True, help='of the tables: v1.0-mini, v1.0-trainval, v1.0-test')
     parser.add_argument('--out', required=True, help='folder for the files')
@@ -44,14 +56,20 @@ def main() -> None:
     everywhere = gates.pop('', DEFAULT_GATE)
     tracker = Tracker({**dict.fromkeys(TRACKING_NAMES, everywhere), **gates}, args.score_thr, args.max_age,
                       args.assignment, args.compat)
-    with open(args.results, encoding='utf-8') as file:
-        content = json.load(file)
-    tokens = list(content['results'])
+    if args.ground_truth:
+        tokens = [frame.token for frames in split_frames(args.ground_truth, args.data_root, args.version).values()
+                  for frame in frames]
+        nusc = open_tables(args.version, args.data_root, tokens)
+        detections, meta = dict(ground_truth_results(nusc, tokens)), CAMERA_META
+    else:
+        with open(args.results, encoding='utf-8') as file:
+            content = json.load(file)
+        tokens, detections, meta = list(content['results']), content['results'], content['meta']
+        nusc = open_tables(args.version, args.data_root, tokens)
     path = os.path.join(args.out, 'tracking_nusc.json')
     scenes = scenes_of(args.version, args.data_root, tokens)
-    write_results(path, track_results(content['results'].__getitem__, scenes, tracker), content['meta'])
+    write_results(path, track_results(detections.__getitem__, scenes, tracker), meta)
     print_log(f'tracks of {len(scenes)} scenes, {len(tokens)} frames, written to {path}')
-    nusc = open_tables(args.version, args.data_root, tokens)
     if not nusc.sample_annotation:
         print_log(f'{args.version} has no annotations: nothing to score')
         return

@@ -47,6 +47,9 @@ def test_from_detections_to_both_submissions(root, detections, tmp_path, capsys)
     assert 'tracks of 1 scenes, 4 frames' in said and 'score cut 0.25' in said and 'AMOTP 2.000 thus means' in said
     summary = json.loads((tmp_path / 'tracking_metrics_summary.json').read_text())
     assert summary['amota'] > .9
+    call('track', '--ground-truth', 'mini_val', '--data-root', root, '--version', 'v1.0-mini', '--out', tmp_path / 'gt')
+    capsys.readouterr()
+    assert (tmp_path / 'gt/tracking_nusc.json').read_bytes() == (tmp_path / 'tracking_nusc.json').read_bytes()
     for task, file in (('detection', detections), ('tracking', tmp_path / 'tracking_nusc.json')):
         out = tmp_path / f'{task}.zip'
         call('make_submission', file, *options(root, task), '--out', out)

@@ -80,6 +80,9 @@ def test_testing(config, two_ranks, tmp_path):
     assert done.returncode == 0, done.stdout
     results = [json.loads((folder / 'results_nusc.json').read_text()) for folder in (one, two)]
     assert len(results[0]['results']) == 7 and results[0] == results[1]
+    assert 'nuScenes tracking, 7 frames, split mini_val' in log(one)
+    assert (two / 'tracking_metrics_summary.json').exists()
+    assert (one / 'tracking_nusc.json').read_bytes() == (two / 'tracking_nusc.json').read_bytes()
 
 
 def test_show_dir_writes_a_picture_of_each_frame(config, two_ranks, tmp_path):

@@ -52,5 +52,5 @@ test_dataloader = val_dataloader
 
 val_evaluator = dict(
     type='georope.NuScenesMetric', data_root=data_root, ann_file=f'{data_root}/nuscenes_infos_val.pkl')
-# tools/test.py tracks too; the devkit needs minutes for that, so validation during training does not.
+# tools/test.py tracks too. Validation during training does not: the devkit takes long (evaluation/README.md).
 test_evaluator = dict(**val_evaluator, tracking=dict())
