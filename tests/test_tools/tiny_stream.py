@@ -1,79 +1,76 @@
-"""A model of four numbers with a memory per lane, on made-up scenes, for tests of streams through the tools."""
-from collections import Counter
+"""The toy StreamPETR made tiny, on four scenes of 4, 1, 3 and 3 frames, for tests of streams through the tools."""
+import json
+import os
+from pathlib import Path
+from unittest import mock
 
-import numpy as np
-import torch
-from mmengine.model import BaseModel
-from mmengine.registry import DATASETS, MODELS
-from tiny_model import CONFIG as TINY
-from torch import nn
-from torch.utils.data import Dataset
+import tiny_model  # noqa: F401, registers InterruptHook
+from launching import TOOLS
+from mmengine.config import Config
+from mmengine.hooks import Hook
+from mmengine.registry import HOOKS
 
-from georope.datasets.samplers import LaneIndex, draws_of
+from georope.datasets.converter import create_infos
+from georope.toy import make_toy_nuscenes
 
-CONFIG = TINY.replace("'tiny_model'", "'tiny_stream'").replace('TinyModel', 'TinyStreamModel') + '''
-train_dataloader = dict(batch_size=2, num_workers=1, persistent_workers=True,
-                        dataset=dict(type='mmengine.TinyScenes', lengths=(4, 3, 5)),
-                        sampler=dict(type='DefaultSampler', shuffle=True),
-                        batch_sampler=dict(type='georope.StreamBatchSampler', seq_split_num=2))
-train_cfg.pop('val_interval')
-val_dataloader = val_cfg = val_evaluator = None
-test_dataloader = dict(batch_size=2, num_workers=1, persistent_workers=True,
-                       dataset=dict(type='mmengine.TinyScenes', lengths=(4, 3)),
-                       sampler=dict(type='DefaultSampler', shuffle=False),
-                       batch_sampler=dict(type='georope.SceneBatchSampler'))
-'''
+LENGTHS = (4, 1, 3, 3)
+PLACES = [4 * scene + place for scene, length in enumerate(LENGTHS) for place in range(length)]
 BY_ITERATION = '''
-train_cfg = dict(type='IterBasedTrainLoop', max_iters=24)
+_base_ = 'epochs.json'
+train_cfg = dict(_delete_=True, type='IterBasedTrainLoop', max_iters=12)
 param_scheduler = None
-default_hooks.update(checkpoint=dict(by_epoch=False, interval=6))
-log_processor.update(by_epoch=False)
-train_dataloader.update(num_workers=0, persistent_workers=False)
+default_hooks = dict(checkpoint=dict(by_epoch=False, interval=6))
+log_processor = dict(by_epoch=False)
+train_dataloader = dict(num_workers=0, persistent_workers=False)
 '''
 
 
-@DATASETS.register_module()
-class TinyScenes(Dataset):
-    metainfo = {'classes': ('car',), 'version': 'tiny'}
-    loaded = Counter()
+def write_configs(folder: Path) -> None:
+    """epochs.json, two lanes for two epochs of 6 batches, and iterations.py, on a new toy set.
 
-    def __init__(self, lengths) -> None:
-        ends = np.cumsum(lengths).tolist()
-        self._scenes = [list(range(end - length, end)) for end, length in zip(ends, lengths)]
-        self.inputs = torch.randn(sum(lengths), 3, generator=torch.Generator().manual_seed(1))
+    The second frame of each scene shows no object.
+    """
+    root = make_toy_nuscenes(folder / 'toy', scenes=(4, 0), samples_per_scene=4, image_size=(96, 160), num_cameras=2,
+                             edge_cases=('empty_frame', ), progress=False)
+    create_infos(str(root), 'v1.0-mini')
+    with mock.patch.dict(os.environ, NUSCENES_ROOT=str(root)):
+        cfg = Config.fromfile(TOOLS.parent / 'configs/toy/streampetr_toy.py')
+    cfg.merge_from_dict(dict(
+        model=dict(
+            img_backbone=dict(norm_eval=True),  # statistics of a batch are not those of its halves
+            img_roi_head=dict(train_ratio=0.5, infer_ratio=0.75),
+            pts_bbox_head=dict(num_query=12, memory_len=18, topk_proposals=6, num_propagated=6,
+                               decoder=dict(num_layers=2, feedforward_channels=64, dropout=0.1))),
+        train_dataloader=dict(batch_size=2, dataset=dict(indices=PLACES)),
+        test_dataloader=dict(num_workers=0, persistent_workers=False,
+                             dataset=dict(indices=PLACES, ann_file='nuscenes_infos_train.pkl')),
+        val_cfg=None, val_dataloader=None, val_evaluator=None,
+        test_evaluator=dict(ann_file=f'{root}/nuscenes_infos_train.pkl', format_only=True, tracking=None),
+        train_cfg=dict(max_epochs=2),
+        load_from=None,
+        randomness=dict(seed=3),
+        default_hooks=dict(logger=dict(interval=100)),
+        custom_hooks=[dict(type='InterruptHook', iteration=None, kill=True), dict(type='RecordHook')]))
+    for loader in (cfg.train_dataloader, cfg.test_dataloader):
+        for step in loader.dataset.pipeline:
+            if step.type == 'georope.ImageAug':
+                step.update(final_dim=(64, 128), resize_lim=(0.8, 1.0))
+    cfg.dump(folder / 'epochs.json')
+    (folder / 'iterations.py').write_text(BY_ITERATION)
 
-    def scenes(self):
-        return self._scenes
 
-    def __len__(self):
-        return len(self.inputs)
+@HOOKS.register_module()
+class RecordHook(Hook):
+    """Appends tokens and losses of each training step of each rank to files in the work dir."""
 
-    def __getitem__(self, index):
-        self.loaded['frames'] += 1
-        prev_exists = all(index != scene[0] for scene in self._scenes)
-        if not isinstance(index, LaneIndex):
-            return dict(inputs=self.inputs[index], index=index, prev_exists=prev_exists)
-        with draws_of(index):
-            return dict(inputs=self.inputs[index] + torch.tensor(np.random.rand(3)).float(), index=int(index),
-                        prev_exists=prev_exists and not index.starts)
+    def after_train_iter(self, runner, batch_idx, data_batch=None, outputs=None):
+        entry = dict(tokens=[sample.token for sample in data_batch['data_samples']],
+                     losses={name: value.item() for name, value in outputs.items()})
+        with open(Path(runner.work_dir) / f'steps{runner.rank}.jsonl', 'a') as file:
+            file.write(json.dumps(entry) + '\n')
 
 
-@MODELS.register_module()
-class TinyStreamModel(BaseModel):
-    """A linear layer on frame and memory, with noise as denoising and dropout have it."""
-
-    def __init__(self, encoding=None, noise: float = 0.1) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 1)
-        self.noise, self.memory = noise, None
-
-    def forward(self, inputs, index, prev_exists, mode='tensor'):
-        frames = torch.stack(inputs)
-        if any(prev_exists):
-            frames = frames + torch.where(torch.tensor(prev_exists)[:, None], self.memory, 0.)
-        self.memory = frames / 2
-        out = self.linear(frames + self.training * self.noise * torch.rand_like(frames)).squeeze(1)
-        if mode == 'predict':
-            return [dict(index=i, out=o.item()) for i, o in zip(index, out)]
-        places = sum(place * 100. ** lane for lane, place in enumerate(index))
-        return dict(loss=(out - frames.sum(1)).square().mean(), places=torch.tensor(places))
+def steps(work_dir: Path, rank: int = 0) -> tuple[list, list]:
+    """What RecordHook wrote: the tokens and the losses of all steps."""
+    entries = [json.loads(line) for line in (work_dir / f'steps{rank}.jsonl').read_text().splitlines()]
+    return [entry['tokens'] for entry in entries], [entry['losses'] for entry in entries]

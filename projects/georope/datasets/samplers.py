@@ -132,6 +132,9 @@ class SceneBatchSampler:
     that the number of lanes changes at starts of scenes only. Ranks may differ in their number of batches; with fewer
     scenes than ranks, some have none. Scenes go, the longest first, to the rank with the fewest frames so far.
 
+    With ``batch_size`` 1 a model's results do not depend on the number of ranks, to the byte, if all have as many CPU
+    threads; larger batches hold other scenes on other numbers of ranks and round differently.
+
     Args:
         sampler: Brings ``dataset``, ``rank`` and ``world_size``; its own order is not used.
         batch_size: Most scenes at a time.
