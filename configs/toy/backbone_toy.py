@@ -1,13 +1,7 @@
 # Warms up backbone and neck of all toy models: each token names the class it shows. Stands in for ImageNet's weights.
 _base_ = './petr_toy.py'
 
-model = dict(
-    _delete_=True,
-    type='georope.TokenClassifier',
-    data_preprocessor=_base_.model.data_preprocessor,
-    img_backbone=_base_.model.img_backbone,
-    img_neck=_base_.model.img_neck,
-    num_classes=10)
+model = dict(pts_bbox_head=dict(_delete_=True, type='georope.TokenClassifierHead', num_classes=10))
 load_from = None
 
 max_epochs = 3

@@ -1,9 +1,11 @@
 """Small models, cameras and samples for the tests of this folder."""
 import zlib
+from pathlib import Path
 
 import numpy as np
 import torch
 from mmdet3d.structures import Det3DDataSample
+from mmengine.config import Config
 from mmengine.structures import InstanceData
 
 from georope.models.box_code import to_lidar_boxes
@@ -26,22 +28,8 @@ RECIPE = dict(
     loss_cls=dict(type='georope.FocalLoss', use_sigmoid=True, gamma=2.0, alpha=0.25, loss_weight=2.0),
     loss_bbox=dict(type='mmdet.L1Loss', loss_weight=0.25))
 
-FOCAL = dict(
-    type='georope.FocalHead',
-    num_classes=10,
-    assigner=dict(
-        type='georope.HungarianAssigner3D',
-        match_costs=[
-            dict(type='mmdet.FocalLossCost', weight=2.0),
-            dict(type='mmdet.BBoxL1Cost', weight=5.0, box_format='xywh'),
-            dict(type='mmdet.IoUCost', weight=2.0, iou_mode='giou'),
-            dict(type='georope.BBox3DL1Cost', weight=10.0),
-        ]),
-    loss_cls2d=dict(type='mmdet.QualityFocalLoss', beta=2.0, loss_weight=2.0),
-    loss_centerness=dict(type='mmdet.GaussianFocalLoss', loss_weight=1.0),
-    loss_bbox2d=dict(type='mmdet.L1Loss', loss_weight=5.0),
-    loss_iou2d=dict(type='mmdet.GIoULoss', loss_weight=2.0),
-    loss_centers2d=dict(type='mmdet.L1Loss', loss_weight=10.0))
+CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
+FOCAL = Config.fromfile(CONFIGS / '_base_/models/focal_head.py').to_dict()['img_roi_head']
 
 
 def tiny_head(seed=0, **options):

@@ -8,14 +8,14 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from mmengine.structures import InstanceData
 
-from georope.models import TokenClassifier
+from georope.models import PETR
 from georope.registry import MODELS
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs/toy'
 
 
 @pytest.fixture(scope='module')
-def classifier() -> TokenClassifier:
+def classifier() -> PETR:
     init_default_scope('mmdet3d')
     torch.manual_seed(0)
     model = MODELS.build(Config.fromfile(CONFIGS / 'backbone_toy.py').model)
@@ -31,7 +31,7 @@ def _sample(*cameras):
 
 def test_token_labels_are_those_of_the_nearest_box(classifier):
     far, near = ((0, 0, 48, 16), 3), ((20, 10, 40, 40), 7)
-    labels = classifier.token_labels(_sample([far, near], []), (3, 4))
+    labels = classifier.pts_bbox_head.token_labels(_sample([far, near], []), (3, 4))
     assert labels[0].tolist() == [[3, 7, 7, 10], [10, 7, 7, 10], [10, 7, 7, 10]]
     assert (labels[1] == 10).all()
 

@@ -3,7 +3,7 @@ import contextlib
 import io
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Optional
 
 import numpy as np
@@ -86,16 +86,31 @@ def evaluate_results(nusc: NuScenes, result_path: str, tokens: Sequence[str], ou
     Returns:
         The devkit's metrics.
     """
+    evaluation, metrics, details = run_evaluation(
+        lambda: FrameSetEval(nusc, config_factory(eval_version), result_path, tokens))
+    save_metrics(os.path.join(output_dir, 'metrics'), dict(metrics.serialize(), meta=evaluation.meta), details)
+    return metrics
+
+
+def run_evaluation(build: Callable[[], Any]) -> tuple[Any, Any, Any]:
+    """Build and run one of the devkit's evaluations; what it prints goes to the debug log.
+
+    Returns:
+        The evaluation, its metrics and its details.
+    """
     noise = io.StringIO()  # the devkit's progress bars
     with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
-        evaluation = FrameSetEval(nusc, config_factory(eval_version), result_path, tokens)
+        evaluation = build()
         metrics, details = evaluation.evaluate()
     MMLogger.get_current_instance().debug(noise.getvalue())
-    with atomic_open(os.path.join(output_dir, 'metrics_summary.json')) as file:
-        json.dump(dict(metrics.serialize(), meta=evaluation.meta), file, indent=2)
-    with atomic_open(os.path.join(output_dir, 'metrics_details.json')) as file:
-        json.dump(details.serialize(), file, indent=2)
-    return metrics
+    return evaluation, metrics, details
+
+
+def save_metrics(prefix: str, summary: dict, details: Any) -> None:
+    """Write ``<prefix>_summary.json`` and ``<prefix>_details.json`` (the devkit's details)."""
+    for name, content in (('summary', summary), ('details', details.serialize())):
+        with atomic_open(f'{prefix}_{name}.json') as file:
+            json.dump(content, file, indent=2)
 
 
 def ground_truth_results(nusc: NuScenes, tokens: Sequence[str]) -> list[tuple[str, list[dict[str, Any]]]]:

@@ -1,13 +1,9 @@
 """The nuScenes devkit's tracking evaluation, for any set of frames of its tables."""
-import contextlib
-import io
-import json
 import os
 import warnings
 from collections.abc import Sequence
 
 import numpy as np
-from mmengine.logging import MMLogger
 from nuscenes import NuScenes
 from nuscenes.eval.common.config import config_factory
 from nuscenes.eval.common.loaders import (
@@ -21,7 +17,7 @@ from nuscenes.eval.tracking.evaluate import TrackingEval
 from nuscenes.eval.tracking.loaders import create_tracks
 from nuscenes.utils.splits import create_splits_scenes
 
-from georope.evaluation.results import atomic_open
+from georope.evaluation.devkit import run_evaluation, save_metrics
 from georope.evaluation.scenes import Frame, scenes_of
 
 # Columns of the table and names in the summary; the devkit's names.
@@ -92,17 +88,12 @@ def evaluate_tracks(nusc: NuScenes, result_path: str, tokens: Sequence[str], out
     Returns:
         The devkit's metrics.
     """
-    noise = io.StringIO()  # the devkit's progress bars
-    with contextlib.redirect_stdout(noise), contextlib.redirect_stderr(noise):
-        evaluation = FrameSetTracking(nusc, config_factory(eval_version), result_path, tokens)
-        metrics, details = evaluation.evaluate()
-    MMLogger.get_current_instance().debug(noise.getvalue())
+    evaluation, metrics, details = run_evaluation(
+        lambda: FrameSetTracking(nusc, config_factory(eval_version), result_path, tokens))
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', RuntimeWarning)  # means over no class at all
         summary = dict(metrics.serialize(), meta=evaluation.meta)
-    for name, content in (('summary', summary), ('details', details.serialize())):
-        with atomic_open(os.path.join(output_dir, f'tracking_metrics_{name}.json')) as file:
-            json.dump(content, file, indent=2)
+    save_metrics(os.path.join(output_dir, 'tracking_metrics'), summary, details)
     return metrics
 
 

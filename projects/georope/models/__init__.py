@@ -25,7 +25,7 @@ from .petr_head import PETRHead
 from .preprocessor import FramePreprocessor
 from .streampetr import StreamPETR
 from .streampetr_head import StreamPETRHead
-from .token_classifier import TokenClassifier
+from .token_classifier import TokenClassifierHead
 from .vovnet import VoVNet
 
 # rope knows no registry: it is plain torch.
@@ -34,4 +34,4 @@ for _encoding in (BEVTimeRoPE, GTA, LearnedDepth, NoEncoding, PRoPE, Pluecker, R
 
 __all__ = ['BBox3DL1Cost', 'CPFPN', 'FocalHead', 'FocalLoss', 'FramePreprocessor', 'GridMask', 'HungarianAssigner3D',
            'NMSFreeCoder', 'PETR', 'PETRClassicHead', 'PETRHead', 'StreamPETR', 'StreamPETRHead',
-           'TokenClassifier', 'VoVNet']
+           'TokenClassifierHead', 'VoVNet']

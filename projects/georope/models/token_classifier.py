@@ -1,9 +1,11 @@
 """Warms up a backbone where no pretrained weights can be had: which object does each token show? (our choice)"""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
-from mmdet3d.models.detectors import Base3DDetector
 from mmdet3d.structures import Det3DDataSample
+from mmengine.model import BaseModule
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -11,46 +13,34 @@ from georope.registry import MODELS
 
 
 @MODELS.register_module()
-class TokenClassifier(Base3DDetector):
-    """Backbone and neck of a detector under a 1x1 convolution that names the class each cell of the feature map shows.
+class TokenClassifierHead(BaseModule):
+    """A head for ``PETR``: a 1x1 convolution that names the class each cell of the feature map shows.
 
-    A stand-in for weights of ImageNet or nuImages: a detector takes the trained backbone and neck by ``load_from``.
+    It makes a stand-in for weights of ImageNet or nuImages: a detector takes the trained backbone and neck by
+    ``load_from``.
 
     Args:
-        img_backbone, img_neck, data_preprocessor, position_level: those of the detector.
         num_classes: object classes; one more is the background.
         in_channels: channels of the feature map.
         stride: pixels per cell of the feature map.
         background_weight: weight of cells that show no object.
     """
 
-    def __init__(self,
-                 img_backbone: dict,
-                 img_neck: dict,
-                 num_classes: int,
-                 in_channels: int = 256,
-                 stride: int = 16,
-                 background_weight: float = 0.15,
-                 data_preprocessor: dict | None = None,
-                 position_level: int = 0,
+    def __init__(self, num_classes: int, in_channels: int = 256, stride: int = 16, background_weight: float = 0.15,
                  init_cfg: dict | None = None) -> None:
-        super().__init__(data_preprocessor, init_cfg)
-        self.img_backbone = MODELS.build(img_backbone)
-        self.img_neck = MODELS.build(img_neck)
+        super().__init__(init_cfg)
         self.classifier = nn.Conv2d(in_channels, num_classes + 1, 1)
-        self.position_level = position_level
         self.stride = stride
         self.register_buffer('class_weights', torch.tensor([1.0] * num_classes + [background_weight]), persistent=False)
 
-    def extract_feat(self, batch_inputs: dict) -> Tensor:
-        """``imgs`` (B, N, 3, height, width) -> features (B, N, C, H, W)."""
-        imgs = batch_inputs['imgs']
-        return self.img_neck(self.img_backbone(imgs.flatten(0, 1)))[self.position_level].unflatten(0, imgs.shape[:2])
+    def forward(self, features: Tensor, metas: Sequence[dict] = ()) -> Tensor:
+        """Features (B, N, C, H, W) -> logits (B, N, num_classes + 1, H, W)."""
+        return self.classifier(features.flatten(0, 1)).unflatten(0, features.shape[:2])
 
-    def loss(self, batch_inputs: dict, batch_data_samples: list[Det3DDataSample], **kwargs) -> dict[str, Tensor]:
+    def loss(self, features: Tensor, data_samples: Sequence[Det3DDataSample]) -> dict[str, Tensor]:
         """``loss_cls``: cross-entropy of the tokens, (); and the share of object tokens that are right."""
-        logits = self._forward(batch_inputs, batch_data_samples).flatten(0, 1)
-        labels = torch.stack([self.token_labels(sample, logits.shape[-2:]) for sample in batch_data_samples])
+        logits = self(features).flatten(0, 1)
+        labels = torch.stack([self.token_labels(sample, logits.shape[-2:]) for sample in data_samples])
         labels = labels.flatten(0, 1).to(logits.device)
         objects = labels < len(self.class_weights) - 1
         right = (logits.argmax(1) == labels)[objects].sum() / objects.sum().clamp(min=1)
@@ -67,10 +57,5 @@ class TokenClassifier(Base3DDetector):
                 camera[top:bottom, left:right] = label
         return labels
 
-    def _forward(self, batch_inputs: dict, batch_data_samples: list[Det3DDataSample], **kwargs) -> Tensor:
-        """Logits (B, N, num_classes + 1, H, W)."""
-        features = self.extract_feat(batch_inputs)
-        return self.classifier(features.flatten(0, 1)).unflatten(0, features.shape[:2])
-
-    def predict(self, batch_inputs: dict, batch_data_samples: list[Det3DDataSample], **kwargs) -> None:
-        raise NotImplementedError('TokenClassifier finds no boxes: train a detector with load_from=<its checkpoint>')
+    def predict(self, features: Tensor, data_samples: Sequence[Det3DDataSample]) -> None:
+        raise NotImplementedError('TokenClassifierHead finds no boxes: give its checkpoint to a detector as load_from')
