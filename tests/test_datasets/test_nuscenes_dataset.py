@@ -336,10 +336,15 @@ def test_broken_images_are_named(infos, small_root, build):
         assert [dataset[i]['data_samples'].token for i in (0, 1, 3, 4)] == TOKENS[:2] + TOKENS[3:]
         with pytest.raises(OSError, match='sample scene-0061-2, camera CAM_BACK: .*broken.jpg is no whole image'):
             dataset[2]
-    image['img_path'] = 'absent.jpg'
-    with pytest.raises(OSError, match='sample scene-0061-2, camera CAM_BACK: .*absent.jpg'):
-        build(infos, pipeline=TRAIN)[2]
-    image['img_path'] = 'scene-0061-2__CAM_BACK.jpg'
+    sizes = {key: image.pop(key) for key in ('height', 'width')}  # published files have none: the image's is read first
+    for name in ('absent.jpg', 'broken.jpg'):
+        image['img_path'] = name
+        for known in ({}, sizes):
+            image.update(known)
+            with pytest.raises(OSError, match=f'sample scene-0061-2, camera CAM_BACK: .*{name}.*skip_tokens'):
+                build(infos, pipeline=TRAIN)[2]
+        del image['height'], image['width']
+    image.update(sizes, img_path='scene-0061-2__CAM_BACK.jpg')
     image['width'] += 16
     with pytest.raises(OSError, match='CAM_BACK: .*has 320x180 pixels; the info file says 336x180'):
         build(infos, pipeline=TRAIN)[2]
@@ -362,6 +367,35 @@ def test_old_files_are_refused(tmp_path, content, message):
         NuScenesCameraDataset(str(file))
     with pytest.raises(FileNotFoundError, match='create_data.py'):
         NuScenesCameraDataset(str(tmp_path / 'none.pkl'))
+
+
+@pytest.mark.parametrize('key, value, message', [
+    ('timestamp', None, 'sample scene-0061-1: timestamp is missing'),
+    ('timestamp', float('nan'), 'sample scene-0061-1: timestamp is nan'),
+    ('timestamp', '12:30', "sample scene-0061-1: timestamp is '12:30'"),
+    ('token', None, r'data_list\[1\]: token is missing'),
+    ('images', {}, 'sample scene-0061-1 has no cameras'),
+])
+def test_impossible_frames(infos, build, key, value, message):
+    infos['data_list'][1][key] = value
+    if value is None:
+        del infos['data_list'][1][key]
+    with pytest.raises(ValueError, match=f'infos.pkl: {message}'):
+        build(infos)
+
+
+@pytest.mark.parametrize('key, value, message', [
+    ('bbox_3d', [1, 2, float('nan'), 4, 2, 1.5, 0], 'bbox_3d is .*nan'),
+    ('bbox_3d', [1, 2, 0, 4, 0, 1.5, 0], 'bbox_3d is .*must exceed 0'),
+    ('bbox_3d', [1, 2, 0, 4, 2, 1.5], 'bbox_3d is .*7 finite'),
+    ('velocity', [float('inf'), 0], 'velocity is .*inf'),
+    ('bbox_label_3d', 10, 'bbox_label_3d is 10, none of the labels of metainfo.categories'),
+])
+def test_impossible_objects(infos, build, key, value, message):
+    """A range filter would drop NaN without a word."""
+    infos['data_list'][1]['instances'][0][key] = value
+    with pytest.raises(ValueError, match=f'infos.pkl: sample scene-0061-1: {message}'):
+        build(infos)
 
 
 def test_double_frames_are_refused(infos, build):

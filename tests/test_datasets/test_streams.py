@@ -1,4 +1,5 @@
 """Frames as a stream shows them: draws, starts, broken images, sliding windows. Real files through real loaders."""
+import itertools
 import shutil
 
 import numpy as np
@@ -6,6 +7,7 @@ import pytest
 import torch
 from conftest import CLASSES, TEST, TRAIN
 from mmengine.config import Config
+from mmengine.dataset import ConcatDataset
 from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 
@@ -22,10 +24,10 @@ def settings(root, ann_file='nuscenes_infos_train.pkl', **kwargs):
                 metainfo=dict(classes=CLASSES), **kwargs)
 
 
-def loader(dataset, workers=0, kind='StreamBatchSampler', batch_size=2, **kwargs):
+def loader(dataset, workers=0, kind='StreamBatchSampler', batch_size=2, sampler='DefaultSampler', **kwargs):
     return Runner.build_dataloader(
         dict(dataset=dataset, batch_size=batch_size, num_workers=workers, persistent_workers=workers > 0,
-             sampler=dict(type='DefaultSampler', shuffle=False),
+             sampler=dict(type=sampler, shuffle=False),
              batch_sampler=dict(type=f'georope.{kind}', **kwargs)), seed=0)
 
 
@@ -74,6 +76,28 @@ def test_workers_and_prefetching_change_nothing(dataset, epochs):
         for a, b in zip(one['data_samples'], two['data_samples']):
             np.testing.assert_array_equal(a.lidar2img, b.lidar2img)
             np.testing.assert_array_equal(a.ego_pose, b.ego_pose)
+
+
+@pytest.mark.parametrize('sampler', ['DefaultSampler', 'InfiniteSampler'])
+def test_a_loader_that_prefetched_jumps(dataset, sampler):
+    """As mmengine's loop by iteration makes it do on resume: its workers were started, and asked, before."""
+    dataloader = loader(dataset, workers=1, sampler=sampler)
+    straight = dataloader.batch_sampler
+    straight.endless = True
+    expected = list(itertools.islice(straight, 9))[4:]
+    iter(dataloader)
+    straight.start = 4
+    batches = list(itertools.islice(iter(dataloader), 5))
+    tokens = [[dataset.get_data_info(index)['token'] for index in batch] for batch in expected]
+    assert [[sample.token for sample in batch['data_samples']] for batch in batches] == tokens
+    assert not any(sample.prev_exists for sample in batches[0]['data_samples'])
+
+
+@pytest.mark.parametrize('kind', ['StreamBatchSampler', 'SceneBatchSampler'])
+def test_wrapped_datasets_are_refused(dataset, kind):
+    """They would lose what a lane adds to an index."""
+    with pytest.raises(TypeError, match='ConcatDataset has no scenes.*NuScenesCameraDataset'):
+        loader(ConcatDataset([dataset, dataset]), kind=kind)
 
 
 def test_order_of_the_info_file_does_not_matter(infos, small_root, tmp_path, epochs):
@@ -173,6 +197,31 @@ def test_a_missing_image_in_a_test(small_root, tmp_path):
     config.update(skip_tokens=['scene-0553-0'])
     assert sum(shown(loader(DATASETS.build(config), kind='SceneBatchSampler', batch_size=1)), []) == [
         ('scene-0061-0', False), ('scene-0061-1', True), ('scene-0061-2', True), ('scene-0553-1', False)]
+
+
+def test_broken_frames_in_workers(infos, small_root, tmp_path):
+    """The error comes through persistent workers that prefetch; what is left out resets its lane alone."""
+    broken = tmp_path / 'broken.jpg'
+    broken.write_bytes(b'\xff\xd8 no image')
+    infos['data_list'][1]['images']['CAM_BACK']['img_path'] = str(broken)
+    config = settings(small_root, save_infos(infos, tmp_path / 'infos.pkl'))
+    with pytest.raises(OSError, match='sample scene-0061-1, camera CAM_BACK: .*broken.jpg.*skip_tokens of the dataset'):
+        list(loader(DATASETS.build(config), workers=2))
+    lanes = shown(loader(DATASETS.build(dict(config, skip_tokens=['scene-0061-1'])), workers=2))
+    assert sorted(lanes) == [[('scene-0061-0', False), ('scene-0061-2', False)],
+                             [('scene-0553-0', False), ('scene-0553-1', True)]]
+
+
+@pytest.mark.parametrize('kwargs', [dict(filter_empty_gt=True), dict(indices=[0, 2, 3, 4])], ids=str)
+def test_a_gap_stays_one_if_the_frame_after_it_is_left_out_too(infos, small_root, tmp_path, kwargs):
+    infos['data_list'][2]['instances'] = []
+    later = infos['data_list'][2]['timestamp'] + .5
+    infos['data_list'].append(dict(infos['data_list'][1], token='later', timestamp=later))
+    dataset = DATASETS.build(settings(small_root, save_infos(infos, tmp_path / 'infos.pkl'),
+                                      skip_tokens=['scene-0061-1'], **kwargs))
+    frames = [dataset.get_data_info(i) for i in range(len(dataset))]
+    assert [(frame['token'], frame['prev_exists']) for frame in frames] == [
+        ('scene-0061-0', False), ('later', False), ('scene-0553-0', False), ('scene-0553-1', True)]
 
 
 def test_unknown_skip_tokens_are_named(small_root):

@@ -1,7 +1,10 @@
 """nuScenes key frames as camera images with 3D boxes."""
 import os.path as osp
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
+from math import isfinite, isinf
+from numbers import Real
 from typing import Optional, Union
 
 import numpy as np
@@ -59,7 +62,7 @@ class NuScenesCameraDataset(Det3DDataset):
 
     Raises:
         ValueError: The file is not v2, a class or a token of ``skip_tokens`` is not in it, no object in it is valid, or
-            a matrix in it cannot be a calibration.
+            a time, label, box or calibration in it cannot be one.
     """
 
     METAINFO = dict(classes=NuScenesDataset.METAINFO['classes'], palette=NuScenesDataset.METAINFO['palette'])
@@ -102,6 +105,11 @@ class NuScenesCameraDataset(Det3DDataset):
         for key, value in infos['metainfo'].items():
             self._metainfo.setdefault(key, value)
         self._set_label_mapping(infos['metainfo'].get('categories', {}))
+        for place, entry in enumerate(infos['data_list']):
+            token = _required(entry, 'token', f'{self.ann_file}: data_list[{place}]: ')
+            time = _required(entry, 'timestamp', f'{self.ann_file}: sample {token}: ')
+            if not (isinstance(time, Real) and isfinite(time)):
+                raise ValueError(f'{self.ann_file}: sample {token}: timestamp is {time!r}, not a number of seconds.')
         entries = in_scene_order(infos['data_list'])
         tokens = [entry['token'] for entry in entries]
         if len(set(tokens)) < len(tokens):
@@ -114,32 +122,33 @@ class NuScenesCameraDataset(Det3DDataset):
                 f'{self.ann_file} has no scene tokens: frames are ordered by time and each counts as a scene of its '
                 f'own. Add them with `{CREATE_COMMAND} --update {self.ann_file}`.', stacklevel=2)
         self.cameras = None
-        starts, places, gaps = {}, {}, set()
+        starts, places, left_out = {}, Counter(), Counter()
         frames = []
         for entry in entries:
             scene = entry.get('scene_token', '')
             starts.setdefault(scene, entry['timestamp'])
-            places[scene] = places.get(scene, -1) + 1
+            places[scene] += 1
             if entry['token'] in self.skip_tokens:
-                gaps.add(scene)
+                left_out[scene] += 1
                 continue
             images = _required(entry, 'images', f'{self.ann_file}: sample {entry["token"]}: ')
+            if not images:
+                raise ValueError(f'{self.ann_file}: sample {entry["token"]} has no cameras.')
             self.cameras = self.cameras or camera_order(images)
             if set(images) != set(self.cameras):
                 raise ValueError(
                     f'{self.ann_file}: sample {entry["token"]} has the cameras {list(images)}, sample '
-                    f'{entries[0]["token"]} has {self.cameras}; all frames need the same ones.')
+                    f'{frames[0]["token"]} has {self.cameras}; all frames need the same ones.')
             frame = self.parse_data_info(entry)
             frame['timestamp'] -= starts[scene]
             for image in frame['images'].values():
                 if image['timestamp'] is not None:
                     image['timestamp'] -= starts[scene]
-            frame.setdefault('frame_idx', places[scene])
-            frame['after_gap'] = scene in gaps
-            gaps.discard(scene)
+            frame.setdefault('frame_idx', places[scene] - 1)
+            frame['left_out'] = left_out[scene]  # frames of its scene, before it
             frames.append(frame)
         if not self.test_mode and self.use_valid_flag and not any(self.num_ins_per_cat):
-            objects = sum(self._label(item['bbox_label_3d']) >= 0
+            objects = sum(self._label(item, 'bbox_label_3d', f'{self.ann_file}: ') >= 0
                           for entry in entries for item in entry.get('instances', ()))
             if objects:
                 raise ValueError(f'{self.ann_file}: none of its {objects} objects has a LiDAR or radar point. Set '
@@ -181,25 +190,25 @@ class NuScenesCameraDataset(Det3DDataset):
     def parse_ann_info(self, info: dict) -> dict:
         """Annotations of one entry as arrays; boxes (n, 9) still have their centre at the centre."""
         where = f'{self.ann_file}: sample {info["token"]}: '
-        instances = [item for item in _required(info, 'instances', where) if self._label(item['bbox_label_3d']) >= 0]
+        instances = [item for item in _required(info, 'instances', where)
+                     if self._label(item, 'bbox_label_3d', where) >= 0]
         if self.use_valid_flag:
             if not all('bbox_3d_isvalid' in item for item in instances):
                 raise ValueError(where + 'instances without bbox_3d_isvalid; set use_valid_flag=False.')
             instances = [item for item in instances if item['bbox_3d_isvalid']]
-        unknown = [float('nan')] * 2
-        boxes = [[*item['bbox_3d'][:7], *item.get('velocity', unknown)] for item in instances]
         ann_info = dict(
-            gt_bboxes_3d=np.array(boxes, dtype=np.float32).reshape(-1, 9),
-            gt_labels_3d=np.array([self._label(item['bbox_label_3d']) for item in instances], dtype=np.int64))
+            gt_bboxes_3d=np.array([_box(item, where) for item in instances], dtype=np.float32).reshape(-1, 9),
+            gt_labels_3d=np.array([self._label(item, 'bbox_label_3d', where) for item in instances], dtype=np.int64))
         if 'cam_instances' in info:
-            per_camera = [[item for item in info['cam_instances'].get(name, []) if self._label(item['bbox_label']) >= 0]
-                          for name in self.cameras]
+            per_camera = [[item for item in info['cam_instances'].get(name, [])
+                           if self._label(item, 'bbox_label', where) >= 0] for name in self.cameras]
             for key, name, shape in (('gt_bboxes', 'bbox', (-1, 4)), ('centers_2d', 'center_2d', (-1, 2)),
                                      ('depths', 'depth', (-1, ))):
                 ann_info[key] = [np.array([item[name] for item in items], dtype=np.float32).reshape(shape)
                                  for items in per_camera]
             ann_info['gt_bboxes_labels'] = [
-                np.array([self._label(item['bbox_label']) for item in items], dtype=np.int64) for items in per_camera
+                np.array([self._label(item, 'bbox_label', where) for item in items], dtype=np.int64)
+                for items in per_camera
             ]
         return ann_info
 
@@ -224,10 +233,10 @@ class NuScenesCameraDataset(Det3DDataset):
     def get_data_info(self, idx: int) -> dict:
         """The frame at ``idx``, see the class."""
         frame = super().get_data_info(int(idx))
-        place, scene = frame['sample_idx'], frame['scene_token']
-        starts = frame.pop('after_gap') or (isinstance(idx, LaneIndex) and idx.starts)
+        place, scene, left_out = frame['sample_idx'], frame['scene_token'], frame.pop('left_out')
+        starts = isinstance(idx, LaneIndex) and idx.starts
         former = super().get_data_info(place - 1) if place > 0 and scene and not starts else None
-        frame['prev_exists'] = former is not None and former['scene_token'] == scene
+        frame['prev_exists'] = former is not None and (former['scene_token'], former['left_out']) == (scene, left_out)
         if frame['prev_exists']:
             frame['prev_lidar2global'] = former['lidar2global']
         if 'ann_info' in frame:
@@ -250,7 +259,10 @@ class NuScenesCameraDataset(Det3DDataset):
             raise ValueError(f'{self.ann_file}: a transform returned None for sample {token}; frames are not replaced.')
         return data
 
-    def _label(self, label: int) -> int:
+    def _label(self, item: dict, key: str, where: str) -> int:
+        label = _required(item, key, where)
+        if label not in self.label_mapping:
+            raise ValueError(f'{where}{key} is {label}, none of the labels of metainfo.categories.')
         return self.label_mapping[label]
 
     def _set_label_mapping(self, categories: dict) -> None:
@@ -269,6 +281,16 @@ class NuScenesCameraDataset(Det3DDataset):
         if folder is None:
             folder = osp.join(self.data_root or '', 'samples', camera)
         return osp.join(folder, path)
+
+
+def _box(item: dict, where: str) -> list[float]:
+    """Centre, length, width, height, yaw, velocity in x and y; NaN where the velocity is unknown."""
+    box, velocity = _required(item, 'bbox_3d', where)[:7], item.get('velocity', [float('nan')] * 2)
+    if len(box) < 7 or not all(map(isfinite, box)) or min(box[3:6]) <= 0:
+        raise ValueError(f'{where}bbox_3d is {list(box)}, not 7 finite numbers; length, width, height must exceed 0.')
+    if len(velocity) != 2 or any(map(isinf, velocity)):
+        raise ValueError(f'{where}velocity is {list(velocity)}, not 2 finite numbers or NaN.')
+    return [*box, *velocity]
 
 
 def _required(record: dict, key: str, where: str):

@@ -48,6 +48,13 @@ def draws_of(index: int) -> Iterator[None]:
         np.random.set_state(state)
 
 
+def _scenes(sampler) -> list[list[int]]:
+    if not hasattr(sampler.dataset, 'scenes'):
+        raise TypeError(f'{type(sampler.dataset).__name__} has no scenes: a batch_sampler for streams needs a '
+                        'georope.NuScenesCameraDataset as dataset, not one wrapped into another.')
+    return sampler.dataset.scenes()
+
+
 @DATA_SAMPLERS.register_module()
 class StreamBatchSampler:
     """Batches of a training on streams; each is a list of :class:`LaneIndex`, item b of lane ``rank * batch_size + b``.
@@ -80,7 +87,7 @@ class StreamBatchSampler:
         self.sampler, self.batch_size = sampler, batch_size
         self.seed, self.start, self.endless = sampler.seed, None, False
         self.sequences = []
-        for scene in sampler.dataset.scenes():
+        for scene in _scenes(sampler):
             size = 1 if seq_split_num == 'all' else -(-len(scene) // seq_split_num)
             self.sequences += [scene[i:i + size] for i in range(0, len(scene), size)]
         if not self.sequences:
@@ -95,7 +102,9 @@ class StreamBatchSampler:
         return -(-len(self.sampler.dataset) // self.num_lanes)
 
     def __iter__(self) -> Iterator[list[LaneIndex]]:
-        iteration = first = self.sampler.epoch * len(self) if self.start is None else self.start
+        # mmengine's InfiniteSampler has no epochs; its loop is told where to start by StreamHook.
+        epoch = getattr(self.sampler, 'epoch', 0)
+        iteration = first = epoch * len(self) if self.start is None else self.start
         numbers = range(self.sampler.rank * self.batch_size, (self.sampler.rank + 1) * self.batch_size)
         lanes = [self._lane(number, first) for number in numbers]
         while True:
@@ -144,7 +153,7 @@ class SceneBatchSampler:
         self.sampler, self.batch_size = sampler, batch_size
         loads = [0] * sampler.world_size
         by_length: dict[int, list] = {}
-        for scene in sorted(sampler.dataset.scenes(), key=len, reverse=True):
+        for scene in sorted(_scenes(sampler), key=len, reverse=True):
             rank = loads.index(min(loads))
             loads[rank] += len(scene)
             if rank == sampler.rank:

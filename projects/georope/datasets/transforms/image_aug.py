@@ -1,5 +1,6 @@
 """Resize, crop, flip and rotate: what it does to camera matrices and 2D labels. No pixel is touched here."""
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -62,6 +63,10 @@ class ImageAug(BaseTransform):
 
     Changes ``cam2img``, ``lidar2img`` (N, 4, 4) and, in training, ``gt_bboxes``, ``gt_bboxes_labels``, ``centers_2d``,
     ``depths`` (lists over cameras). Adds ``image_plans`` (list of :class:`ImagePlan`).
+
+    Raises:
+        OSError: The info file does not say how large an image is, and the image is missing or broken; names file,
+            sample, camera.
     """
 
     MIN_SIZE = 2.0
@@ -100,7 +105,10 @@ class ImageAug(BaseTransform):
 
     def transform(self, results: dict) -> dict:
         draw = self.draw() if self.training else {}
-        plans = [self.plan(_image_size(image), draw) for image in results['images'].values()]
+        plans = []
+        for camera, image in results['images'].items():
+            with errors_name(results['token'], camera):
+                plans.append(self.plan(_image_size(image), draw))
         cam2img = results['cam2img'].copy()
         for i, plan in enumerate(plans):
             cam2img[i, :3] = plan.matrix @ cam2img[i, :3]
@@ -127,6 +135,16 @@ class ImageAug(BaseTransform):
         return (f'{type(self).__name__}(final_dim={self.final_dim}, resize_lim={self.resize_lim}, '
                 f'bot_pct_lim={self.bot_pct_lim}, rot_lim={self.rot_lim}, rand_flip={self.rand_flip}, '
                 f'training={self.training})')
+
+
+@contextlib.contextmanager
+def errors_name(token: str, camera: str) -> Iterator[None]:
+    """An OSError within says which sample and camera it is about."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(f'sample {token}, camera {camera}: {error} (To go on without this frame: skip_tokens of the '
+                      'dataset.)') from error
 
 
 def uncovered(bboxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:

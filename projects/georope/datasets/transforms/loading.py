@@ -9,7 +9,7 @@ from PIL import Image
 
 from georope.registry import TRANSFORMS
 
-from .image_aug import ImagePlan
+from .image_aug import ImagePlan, errors_name
 
 REDUCED = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4,
            8: cv2.IMREAD_REDUCED_COLOR_8}
@@ -52,11 +52,8 @@ class LoadCameraImages(BaseTransform):
         plans = results.pop('image_plans', [None] * len(results['img_path']))
         images: list[np.ndarray] = []
         for camera, path, plan in zip(results['cam_names'], results['img_path'], plans):
-            try:
+            with errors_name(results['token'], camera):
                 images.append(self._load(path, plan))
-            except OSError as error:
-                raise OSError(f'sample {results["token"]}, camera {camera}: {error} To go on without this frame: '
-                              'skip_tokens of the dataset.') from error
         shapes = [image.shape[:2] for image in images]
         results.update(
             img=images,
