@@ -12,12 +12,12 @@ import os
 import sys
 
 from georope.evaluation.results import CAMERA_META
-from georope.evaluation.scenes import split_frames
 from georope.evaluation.submission import (
     add_arguments,
     check_submission,
     read_submission,
     report,
+    split_of,
     summarize,
     write_zip,
 )
@@ -36,7 +36,9 @@ def main() -> None:
                         help="what the method used, in place of the file's meta; weights that saw other data than "
                              'nuScenes and ImageNet (DD3D, nuImages) are external')
     args = parser.parse_args()
-    scenes = split_frames(args.split, args.data_root, args.version)
+    if not args.out.endswith('.zip'):
+        parser.error(f'--out {args.out}: the server takes a .zip')
+    scenes = split_of(args)
     violations = [violation for violation in check_submission(args.file, args.task, scenes, args.max_mb)
                   if not (args.uses and violation.kind == 'meta')]
     if violations:

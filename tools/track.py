@@ -8,8 +8,8 @@ DIR receives tracking_nusc.json and, unless the tables have no annotations, the 
 tools/test.py does the same in the test run itself, with test_evaluator.tracking of the config.
 """
 import argparse
-import json
 import os
+import sys
 
 from mmengine.logging import print_log
 
@@ -23,8 +23,12 @@ from georope.evaluation import (
     write_results,
 )
 from georope.evaluation.results import CAMERA_META
-from georope.evaluation.scenes import scenes_of, split_frames
+from georope.evaluation.scenes import read_scenes, scenes_of, split_frames
+from georope.evaluation.submission import check_submission, read_submission, report
 from georope.evaluation.tracker import DEFAULT_GATE, TRACKING_NAMES
+
+# Fit for a tracker: any frames, and also no detections.
+NO_FAULTS = ('missing_sample', 'no_boxes')
 
 
 def gate(text: str) -> tuple:
@@ -62,8 +66,12 @@ def main() -> None:
         nusc = open_tables(args.version, args.data_root, tokens)
         detections, meta = dict(ground_truth_results(nusc, tokens)), CAMERA_META
     else:
-        with open(args.results, encoding='utf-8') as file:
-            content = json.load(file)
+        violations = [fault for fault in check_submission(
+            args.results, 'detection', read_scenes(args.version, args.data_root)) if fault.kind not in NO_FAULTS]
+        if violations:
+            print_log(report(violations, show=10))
+            sys.exit(f'{args.results}: {len(violations)} violations, not tracked')
+        content, _ = read_submission(args.results)
         tokens, detections, meta = list(content['results']), content['results'], content['meta']
         nusc = open_tables(args.version, args.data_root, tokens)
     path = os.path.join(args.out, 'tracking_nusc.json')

@@ -8,19 +8,24 @@ Of the tables only scene.json and sample.json are read. The exit status is 1 if 
 import argparse
 import sys
 
-from georope.evaluation.scenes import split_frames
-from georope.evaluation.submission import add_arguments, check_submission, read_submission, report, summarize
+from georope.evaluation.submission import (
+    add_arguments,
+    check_submission,
+    read_submission,
+    report,
+    split_of,
+    summarize,
+)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
     args = parser.parse_args()
-    scenes = split_frames(args.split, args.data_root, args.version)
-    violations = check_submission(args.file, args.task, scenes, args.max_mb)
+    violations = check_submission(args.file, args.task, split_of(args), args.max_mb)
     if violations:
         print(report(violations, args.show))
-        sys.exit(f'{args.file}: {len(violations)} violations, the server would refuse it')
+        sys.exit(f'{args.file}: {len(violations)} violations: the server would refuse it, or score nonsense')
     print(summarize(read_submission(args.file)[0], args.task))
     print(f'{args.file}: a valid {args.task} submission for {args.split}')
 

@@ -23,6 +23,13 @@ SCENES = dict(A=[Frame('a0', 0), Frame('a1', 500_000)], B=[Frame('b0', 900_000)]
 TOKENS = ['a0', 'a1', 'b0']
 many = settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
+
+def attributes_of(name) -> list:
+    """What a box of the class may have: see the table in the devkit's README of detection. Of cones all are ignored."""
+    family = dict(pedestrian='pedestrian', bicycle='cycle', motorcycle='cycle', barrier='', traffic_cone='')
+    return [one for one in ATTRIBUTE_NAMES if one.startswith(family.get(name, 'vehicle'))] + ['']
+
+
 def boxes_of(rng, token, task, min_size) -> list:
     """Valid boxes of a sample. A track keeps its class: its id begins with it."""
     boxes = []
@@ -33,8 +40,8 @@ def boxes_of(rng, token, task, min_size) -> list:
                    rotation=(rotation / np.linalg.norm(rotation)).tolist())
         score = [0, 1, 0., 1., rng.uniform()][rng.integers(5)]
         if task == 'detection':
-            box.update(detection_name=str(rng.choice(DETECTION_NAMES)), detection_score=score,
-                       attribute_name=str(rng.choice([*ATTRIBUTE_NAMES, ''])))
+            name = str(rng.choice(DETECTION_NAMES))
+            box.update(detection_name=name, detection_score=score, attribute_name=str(rng.choice(attributes_of(name))))
         else:
             name = str(rng.choice(TRACKING_NAMES))
             box.update(tracking_id=f'{name}-{i}', tracking_name=name, tracking_score=score)
@@ -140,8 +147,15 @@ def test_a_fault_of_a_box_is_found_where_it_is(tmp_path, task, name, kind, fault
     found()
 
 
-def other_token(content, token):
-    return next(name for name in TOKENS if name != token)
+@many
+@given(submissions('detection'), st.sampled_from(DETECTION_NAMES), st.sampled_from(ATTRIBUTE_NAMES))
+def test_an_attribute_of_another_class(tmp_path, drawn, name, attribute):
+    """The devkit takes it and counts it as wrong."""
+    content, token, index = drawn
+    content['results'][token][index].update(detection_name=name, attribute_name=attribute)
+    found = [(v.kind, v.token, v.index) for v in check(tmp_path, content, 'detection')]
+    assert found == ([] if attribute in attributes_of(name) else [('attribute', token, index)])
+    assert devkit_accepts(tmp_path, 'detection')
 
 
 # The fault, and what must be found: (kind, token, index) or (kind, whole file).
@@ -242,13 +256,28 @@ def test_a_zip_holds_one_json(tmp_path, names):
     assert [v.kind for v in check_submission(str(tmp_path / 'file.zip'), 'detection', SCENES)] == ['zip']
 
 
-def test_a_damaged_zip(tmp_path):
+@pytest.mark.parametrize('compression', [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_damaged_zip(tmp_path, compression):
     path = tmp_path / 'file.zip'
-    write_zip(str(path), 'a.json', valid())
+    with zipfile.ZipFile(path, 'w', compression) as archive:
+        archive.writestr('a.json', json.dumps(valid()))
+    assert check_submission(str(path), 'detection', SCENES) == []
     whole = path.read_bytes()
     for position in range(60, len(whole) - 100, 20):  # in the data: what else a zip holds may be of no consequence
         path.write_bytes(whole[:position] + bytes([whole[position] ^ 0xff]) + whole[position + 1:])
         assert [v.kind for v in check_submission(str(path), 'detection', SCENES)] == ['unreadable'], position
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(FileNotFoundError, match='nothing.json'):
+        check_submission(str(tmp_path / 'nothing.json'), 'detection', SCENES)
+
+
+def test_a_token_that_no_terminal_can_show(tmp_path):
+    content = valid()
+    content['results']['x\ud800\n'] = []
+    violation, = check(tmp_path, content, 'detection')
+    assert violation.kind == 'foreign_sample' and r'sample x\ud800\n: ' in str(violation)
 
 
 def test_size_of_a_zip(tmp_path):

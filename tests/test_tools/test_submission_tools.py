@@ -54,6 +54,7 @@ def test_from_detections_to_both_submissions(root, detections, tmp_path, capsys)
         out = tmp_path / f'{task}.zip'
         call('make_submission', file, *options(root, task), '--out', out)
         said = capsys.readouterr().out
+        assert 'Note: the tables lack 1 of the 2 scenes of mini_val, e.g. scene-0916' in said
         assert '4 samples' in said and 'meta: use_camera' in said and 'MB, ready for mini_val' in said
         assert ('0.5 s of past data' if task == 'detection' else 'of the current scene') in said
         with zipfile.ZipFile(out) as archive:
@@ -72,6 +73,29 @@ def test_options_of_the_tracker(root, detections, tmp_path, capsys):
     said = capsys.readouterr().out
     assert 'hungarian tracker, compat, score cut 1.5, gate bicycle 2 m' in said and 'pedestrian 0.5 m' in said
     assert 'age 1' in said and not any(json.loads((tmp_path / 'tracking_nusc.json').read_text())['results'].values())
+
+
+def test_no_faulty_detections_are_tracked(root, detections, tmp_path, capsys):
+    """A NaN score is below no score cut: the box would be gone without a word."""
+    content = json.loads(detections.read_text())
+    token = next(token for token, boxes in content['results'].items() if len(boxes) > 1)
+    content['results'][token][1].update(detection_score=float('nan'), detection_name='tram')
+    content['results']['other'] = []
+    (tmp_path / 'faulty.json').write_text(json.dumps(content))
+    with pytest.raises(SystemExit, match='3 violations, not tracked'):
+        call('track', tmp_path / 'faulty.json', '--data-root', root, '--version', 'v1.0-mini', '--out', tmp_path)
+    said = capsys.readouterr().out
+    assert f'sample {token}, box 1: detection_score' in said and 'sample other: ' in said
+    assert not (tmp_path / 'tracking_nusc.json').exists()
+
+
+def test_no_detections_at_all(root, detections, tmp_path, capsys):
+    """Of two frames: neither the others nor boxes are missed."""
+    tokens = list(json.loads(detections.read_text())['results'])[:2]
+    write_results(str(tmp_path / 'none.json'), [(token, []) for token in tokens])
+    call('track', tmp_path / 'none.json', '--data-root', root, '--version', 'v1.0-mini', '--out', tmp_path)
+    said = capsys.readouterr().out
+    assert '1 scenes, 2 frames' in said and 'all                      0.000   2.000' in said
 
 
 def test_flags_are_what_the_method_used(root, detections, tmp_path, capsys):
@@ -100,6 +124,9 @@ def test_a_faulty_file_is_shown_and_not_packed(root, detections, tmp_path, capsy
         call('make_submission', detections, *options(root, 'detection'), '--max-mb', 1e-4,
              '--out', tmp_path / 'out.zip')
     assert not (tmp_path / 'out.zip').exists() and not list(tmp_path.glob('*.part'))
+    with pytest.raises(SystemExit):
+        call('make_submission', detections, *options(root, 'detection'), '--out', tmp_path / 'out.json')
+    assert 'the server takes a .zip' in capsys.readouterr().err
 
 
 def test_the_split_decides_which_samples_belong(root, detections, capsys):
@@ -121,8 +148,10 @@ def test_the_test_split_and_custom_splits(root, detections, tmp_path, capsys):
     (tmp_path / 'v1.0-test/splits.json').write_text(json.dumps(dict(one=['scene-0077'], none=['scene-0001'])))
     with pytest.raises(SystemExit, match='4 violations'):
         call('validate_submission', detections, *options(tmp_path, 'detection', 'test'))
+    assert 'lack 148 of the 150 scenes of test' in capsys.readouterr().out
     call('validate_submission', detections, *options(tmp_path, 'detection', 'one'), '--version', 'v1.0-test')
-    assert 'valid detection submission for one' in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert 'valid detection submission for one' in said and 'Note' not in said
     for split, more, match in (('one', [], 'say the version'), ('two', ['--version', 'v1.0-test'], 'no split .two.'),
                                ('none', ['--version', 'v1.0-test'], 'none of the 1 scenes')):
         with pytest.raises(ValueError, match=match):

@@ -1,6 +1,7 @@
 """Scenes, their frames and the splits, from ``scene.json`` and ``sample.json`` alone: no other table is needed."""
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
 
@@ -21,6 +22,7 @@ def read_scenes(version: str, data_root: str) -> dict[str, list[Frame]]:
 
     Raises:
         FileNotFoundError: ``scene.json`` or ``sample.json`` is not in the folder of the version.
+        ValueError: two scenes have one name, or a sample is of no scene.
     """
     tables = {}
     for name in ('scene', 'sample'):
@@ -31,7 +33,14 @@ def read_scenes(version: str, data_root: str) -> dict[str, list[Frame]]:
             tables[name] = json.load(file)
     names = {scene['token']: scene['name'] for scene in tables['scene']}
     scenes = {name: [] for name in names.values()}
+    if len(scenes) < len(tables['scene']):
+        twice = [name for name, count in Counter(scene['name'] for scene in tables['scene']).items() if count > 1]
+        raise ValueError(f'{os.path.join(data_root, version, "scene.json")} has more than one scene of the name '
+                         f'{", ".join(twice[:3])}: tracks and splits tell scenes apart by it')
     for sample in sorted(tables['sample'], key=lambda sample: (sample['timestamp'], sample['token'])):
+        if sample['scene_token'] not in names:
+            raise ValueError(f'{path}: sample {sample["token"]} is of scene {sample["scene_token"]}, which scene.json '
+                             'does not have')
         scenes[names[sample['scene_token']]].append(Frame(sample['token'], sample['timestamp']))
     return scenes
 

@@ -1,11 +1,12 @@
 """An offline check of everything the nuScenes server checks in a submission, and the zip it takes.
 
 The rules are those of the devkit's loaders and of its eval READMEs; the devkit stops at the first fault with a bare
-assertion, this names them all.
+assertion, this names them all, and what the devkit would take but score as nonsense.
 """
 import argparse
 import io
 import json
+import lzma
 import math
 import os
 import zipfile
@@ -15,9 +16,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from nuscenes.eval.detection.constants import ATTRIBUTE_NAMES, DETECTION_NAMES
+from nuscenes.utils.splits import create_splits_scenes
 
 from georope.evaluation.results import CAMERA_META, dump_results
-from georope.evaluation.scenes import Frame
+from georope.evaluation.scenes import Frame, split_frames
 from georope.evaluation.tracker import TRACKING_NAMES
 
 TASKS = ('detection', 'tracking')
@@ -27,6 +29,9 @@ MAX_ZIP_MB = 400.
 
 _VECTORS = dict(translation=3, size=3, rotation=4, velocity=2)
 _NAMES = dict(detection=DETECTION_NAMES, tracking=TRACKING_NAMES)
+# First part of the attributes of a class. The devkit ignores those of classes without any.
+_ATTRIBUTE_OF = {**dict.fromkeys(DETECTION_NAMES, 'vehicle'), 'pedestrian': 'pedestrian', 'bicycle': 'cycle',
+                 'motorcycle': 'cycle', 'barrier': '', 'traffic_cone': ''}
 # Fields of annotations that the devkit would take from a prediction: boxes with num_pts 0 vanish.
 _TRUTH_FIELDS = ('ego_translation', 'num_pts')
 
@@ -40,7 +45,7 @@ class Violation(NamedTuple):
     index: Optional[int] = None  # of the box in its sample; None: the whole sample
 
     def __str__(self) -> str:
-        where = 'file' if self.token is None else f'sample {self.token}'
+        where = 'file' if self.token is None else f'sample {ascii(self.token)[1:-1]}'  # of unprintable ones, escapes
         return f'{where}{"" if self.index is None else f", box {self.index}"}: {self.message}'
 
 
@@ -62,10 +67,10 @@ def _object(pairs: list) -> dict:
 def read_submission(path: str, max_zip_mb: float = MAX_ZIP_MB) -> tuple[Any, list[Violation]]:
     """The content of a JSON file, or of a zip that holds one, and what is wrong with the file as such."""
     found = []
+    with open(path, 'rb') as file:
+        data = file.read()
     try:
-        with open(path, 'rb') as file:
-            data = file.read()
-        if zipfile.is_zipfile(path):
+        if zipfile.is_zipfile(io.BytesIO(data)):
             megabytes = len(data) / 1e6
             if megabytes > max_zip_mb:
                 found.append(Violation('file_size', f'{megabytes:.1f} MB zipped are over the limit of {max_zip_mb:g}'))
@@ -76,8 +81,8 @@ def read_submission(path: str, max_zip_mb: float = MAX_ZIP_MB) -> tuple[Any, lis
                         'zip', f'a zip must hold one JSON file, in no folder, but this holds {names[:5] or "nothing"}')]
                 data = archive.read(names[0])
         return json.loads(data.decode('utf-8'), object_pairs_hook=_object), found
-    # RuntimeError: too deep, encrypted, or of an unknown compression.
-    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+    # RuntimeError: too deep, encrypted, or of an unknown compression. OSError: bzip2.
+    except (ValueError, EOFError, RuntimeError, OSError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         return None, [*found, Violation('unreadable', f'{path} is neither JSON in UTF-8 nor a zip of it: {error}')]
 
 
@@ -118,7 +123,7 @@ def _check_content(content: Any, task: str, scenes: Mapping[str, Sequence[Frame]
     classes: dict[tuple, str] = {}  # of (scene, tracking id)
     for token, boxes in results.items():
         if token not in scene_of:
-            yield Violation('foreign_sample', 'not of this split', token)
+            yield Violation('foreign_sample', 'not of this split, or not in these tables', token)
         if not isinstance(boxes, list):
             yield Violation('schema', f'its value must be a list of boxes, not {_short(boxes)}', token)
             continue
@@ -176,6 +181,9 @@ def _check_box(box: Any, token: str, task: str) -> Iterator[tuple[str, str]]:
     attribute = box.get('attribute_name', '')
     if task == 'detection' and attribute != '' and attribute not in ATTRIBUTE_NAMES:
         yield 'attribute', f'attribute_name {_short(attribute)} is neither "" nor one of {", ".join(ATTRIBUTE_NAMES)}'
+    elif task == 'detection' and attribute and name in _NAMES[task]:
+        if _ATTRIBUTE_OF[name] not in ('', attribute.split('.')[0]):
+            yield 'attribute', f'attribute_name {attribute} is none of a {name}: it always counts as wrong'
 
 
 def _check_track(box: dict, scene: Optional[str], ids: set, classes: dict) -> Iterator[tuple[str, str]]:
@@ -249,6 +257,17 @@ def report(violations: Sequence[Violation], show: int) -> str:
         if show and len(found) > show:
             lines.append(f'    ... and {len(found) - show} more (--show 0 lists all)')
     return '\n'.join(lines)
+
+
+def split_of(args: argparse.Namespace) -> dict[str, list[Frame]]:
+    """The scenes and frames that a submission must have; says so where the tables lack some that the server has."""
+    scenes = split_frames(args.split, args.data_root, args.version)
+    official = create_splits_scenes().get(args.split, ())
+    absent = [name for name in official if name not in scenes]
+    if absent:
+        print(f'Note: the tables lack {len(absent)} of the {len(official)} scenes of {args.split}, e.g. '
+              f'{", ".join(absent[:3])}. The server would miss their samples, this check does not.')
+    return scenes
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

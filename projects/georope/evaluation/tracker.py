@@ -1,4 +1,5 @@
 """A tracker by detection: CenterPoint's, as StreamPETR uses it, without the faults listed under ``compat``."""
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
@@ -26,8 +27,8 @@ class Tracker:
     """Links detections of the same class that lie where a track should be.
 
     A detection of score ``score_threshold`` or more is moved back by ``velocity * dt`` and goes to the nearest free
-    track of its class within the gate, the highest score first (equal scores by position), or all at once by the
-    Hungarian method: as many pairs as possible, of least total distance. A detection without track starts one. A track
+    track of its class within the gate, the highest score first (of equal ones the nearest to a track), or all at once
+    by the Hungarian method: as many pairs as possible, of least total distance. One without track starts one. A track
     without detection moves on by its own velocity and is found again up to ``max_age`` frames after its last
     detection. The result does not depend on the order of the detections.
 
@@ -51,8 +52,9 @@ class Tracker:
             raise ValueError(f'tracking gates for {unknown}, which are none of {", ".join(TRACKING_NAMES)}')
         if assignment not in ('greedy', 'hungarian'):
             raise ValueError(f"tracking assignment must be 'greedy' or 'hungarian', not {assignment!r}")
-        if max_age < 0 or min(by_class.values(), default=1) <= 0:
-            raise ValueError(f'tracking needs max_age >= 0 and gates > 0, not {max_age} and {dict(by_class)}')
+        if not (max_age >= 0 and all(gate > 0 for gate in by_class.values()) and math.isfinite(score_threshold)):
+            raise ValueError('tracking needs max_age >= 0, gates > 0 and a finite score_threshold, not '
+                             f'{max_age}, {dict(by_class)} and {score_threshold}')
         self.gates = {name: by_class.get(name, DEFAULT_GATE) for name in TRACKING_NAMES}
         self.score_threshold, self.max_age = score_threshold, max_age
         self.assignment, self.compat = assignment, compat
@@ -80,14 +82,18 @@ class Tracker:
             Tracks: those with a detection here (in its order), new ones, and unseen ones with ``active`` 0.
 
         Raises:
-            ValueError: time runs backwards.
+            ValueError: time runs backwards, or a score, position or velocity is not finite.
         """
         if not dt >= 0:
             raise ValueError(f'the frame comes {dt} s after the one before: frames must be in order of time')
+        for box in detections:
+            if not math.isfinite(box['detection_score'] + sum(box['translation']) + sum(box['velocity'])):
+                raise ValueError(f'cannot track a detection whose score, position or velocity is not finite: {box}')
         usable = [box for box in detections
                   if box['detection_name'] in self.gates and box['detection_score'] >= self.score_threshold]
         if not self.compat:
-            usable.sort(key=lambda box: (-box['detection_score'], *box['translation']))
+            usable.sort(key=lambda box: (-box['detection_score'], *box['translation'], box['detection_name'],
+                                         *box['velocity']))
         scores = np.array([box['detection_score'] for box in usable])
         pairs, lost, beyond_gate = self._match(self._distances(usable, dt), scores)
 

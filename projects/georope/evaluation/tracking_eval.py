@@ -26,10 +26,10 @@ COUNTS = ('ids', 'frag')
 
 CONVENTIONS = '''\
 AMOTA and AMOTP are means over 40 recalls from 0.1 to 1. A recall that is not reached counts as the worst value: MOTAR 0
-for AMOTA, 2 m for AMOTP. AMOTA 0 with AMOTP 2.000 thus means that not even recall 0.1 is reached, and a higher score
-cut lowers both. recall, MOTA, MOTP, IDS (ID switches) and FRAG belong to the score of best MOTA. Means are over the
-classes with ground truth (-: none), IDS and FRAG sums; they leave out a class without any true positive, as nothing is
-known of its switches.'''
+for AMOTA, 2 m for AMOTP. AMOTA 0 with AMOTP 2.000 thus means that not even recall 0.1 is reached, and a score cut that
+costs recall makes both worse. recall, MOTA, MOTP, IDS (ID switches) and FRAG belong to the score of best MOTA. Means
+are over the classes with ground truth (-: none), IDS and FRAG sums; they leave out a class without any true positive,
+as nothing is known of its switches.'''
 
 
 class _Scenes:
@@ -98,7 +98,7 @@ def evaluate_tracks(nusc: NuScenes, result_path: str, tokens: Sequence[str], out
 
 
 def tracking_summary(metrics: TrackingMetrics) -> dict[str, float]:
-    """AMOTA, AMOTP, recall, MOTA, MOTP, IDS, FRAG over all classes; NaN where no class has a value."""
+    """AMOTA, AMOTP, recall, MOTA, MOTP, IDS, FRAG over all classes; where none has a value NaN, IDS and FRAG 0."""
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', RuntimeWarning)
         return {label: metrics.compute_metric(key) for key, label in MEASURES.items()}
