@@ -36,6 +36,8 @@ def test_config(path):
     assert cfg.load_from in (None, 'work_dirs/backbone_toy/epoch_3.pth') and cfg.resume is False
     assert cfg.train_dataloader.dataset.metainfo == cfg.val_dataloader.dataset.metainfo
     assert not cfg.get('find_unused_parameters', False)
+    init = cfg.model.img_backbone.get('init_cfg')
+    assert not init or init.checkpoint.startswith('https://')  # torchvision:// wants a package that is not in our pins
 
     model = MODELS.build(cfg.model)
     head = model.pts_bbox_head

@@ -11,15 +11,16 @@ from pathlib import Path
 
 from mmengine.config import Config, DictAction
 from mmengine.registry import init_default_scope
+from mmengine.runner import CheckpointLoader
 
-from georope.engine import ERAS, convert, load_from_local, local_file, read_weights, save_atomically
+from georope.engine import ERAS, convert, local_file, read_weights, save_atomically
 from georope.registry import MODELS
 
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description='Convert released weights of PETR and StreamPETR')
     parser.add_argument('config', type=local_file, help='config of the same model in georope')
-    parser.add_argument('checkpoint', type=local_file, help='released checkpoint')
+    parser.add_argument('checkpoint', type=local_file, help='released checkpoint, a path or an address')
     parser.add_argument('out', type=Path, help='where the converted checkpoint goes; must not exist')
     parser.add_argument('--box-era', choices=ERAS, help='whose boxes the weights were trained with, where the '
                         'checkpoint does not tell: mmdet3d-0.x (releases of megvii and of mmdet3d projects/PETR), '
@@ -38,7 +39,7 @@ def main() -> None:
         cfg.merge_from_dict(args.cfg_options)
     init_default_scope(cfg.default_scope)
     model = MODELS.build(cfg.model)
-    checkpoint = load_from_local(args.checkpoint, map_location='cpu')
+    checkpoint = CheckpointLoader.load_checkpoint(args.checkpoint, map_location='cpu')
     try:
         result = convert(read_weights(checkpoint), model, args.box_era, checkpoint.get('meta') or {})
     except ValueError as error:

@@ -128,6 +128,24 @@ def test_a_file_cut_short_or_no_checkpoint_says_so(trained, tmp_path, data):
         load(tmp_path / 'a.pth')
 
 
+@pytest.mark.parametrize('address', ['https://host/resnet50_msra-5891d200.pth?a=b',
+                                     'open-mmlab://detectron2/resnet50_caffe'])
+def test_addresses_are_read_as_safely_and_downloaded_once(tmp_path, monkeypatch, address):
+    monkeypatch.setenv('TORCH_HOME', str(tmp_path))
+    cached, content = tmp_path / 'hub/checkpoints/resnet50_msra-5891d200.pth', {'weight': torch.ones(2)}
+
+    def download(url, path, progress):
+        assert url in (address, 'https://download.openmmlab.com/pretrain/third_party/resnet50_msra-5891d200.pth')
+        torch.save(content, path)
+
+    monkeypatch.setattr(torch.hub, 'download_url_to_file', download)
+    assert load(address)['weight'].tolist() == [1, 1] and cached.is_file()
+    torch.save(Attack(os.system, f'touch {tmp_path}/marker'), cached)
+    with pytest.raises(UnpicklingError, match=f'{cached} was not loaded .*could run any code'):
+        load(address)
+    assert not (tmp_path / 'marker').exists()
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match='no checkpoint .*absent.pth'):
         load(tmp_path / 'absent.pth')

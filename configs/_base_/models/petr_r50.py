@@ -21,7 +21,8 @@ model = dict(
         norm_eval=True,
         with_cp=True,
         style='pytorch',
-        init_cfg=dict(type='Pretrained', checkpoint='torchvision://resnet50')),
+        # torchvision://resnet50, which wants torchvision to be installed
+        init_cfg=dict(type='Pretrained', checkpoint='https://download.pytorch.org/models/resnet50-0676ba61.pth')),
     img_neck=dict(type='georope.CPFPN', in_channels=[1024, 2048], out_channels=256, num_outs=2),
     pts_bbox_head=dict(
         type='georope.PETRHead',

@@ -5,8 +5,9 @@ torch >= 2.6 does so by default, and then refuses what mmengine 0.10.7 saves: it
 ``HistoryBuffer`` objects with numpy arrays. Two things make resuming and testing work without giving up safe loading:
 ``PlainCheckpointHook`` leaves that history out, so that our files hold plain data only and load with any torch >= 2.1
 and any tool; and the loader here allows those few classes by name, for files that mmengine wrote without the hook
-(torch >= 2.5, which has ``safe_globals``). It replaces mmengine's loader of local files, so it serves ``--resume``,
-``load_from``, ``init_cfg=dict(type='Pretrained')`` and mmdet3d's own tools alike.
+(torch >= 2.5, which has ``safe_globals``). It replaces mmengine's loaders of local files and of addresses (https://,
+torchvision://, open-mmlab://), so it serves ``--resume``, ``load_from``, ``init_cfg=dict(type='Pretrained')`` and
+mmdet3d's own tools alike.
 
 mmengine's ``Pretrained`` initialiser is replaced too: a wrong prefix or another backbone would leave random weights
 without a word.
@@ -18,7 +19,9 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from pickle import UnpicklingError
+from urllib.parse import urlparse
 
+import mmengine.runner.checkpoint
 import numpy as np
 import torch
 from mmengine.logging import HistoryBuffer, print_log
@@ -69,6 +72,18 @@ def load_from_local(filename: str, map_location=None) -> dict:
             "{'state_dict': torch.load(path, weights_only=False)['state_dict']}, new_path)") from error
     except Exception as error:  # a file that is cut short fails in any layer of the reader
         raise RuntimeError(f'{path} cannot be read ({error!r:.300}); an interrupted save cuts files short') from error
+
+
+def _load_url(url: str, model_dir: str | None = None, map_location=None, progress: bool = True) -> dict:
+    """Stands in for torch.hub's, which mmengine takes for every address and which runs the code in a file."""
+    path = Path(model_dir or Path(torch.hub.get_dir(), 'checkpoints'), Path(urlparse(url).path).name)
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.hub.download_url_to_file(url, str(path), progress=progress)  # beside its place, then renamed
+    return load_from_local(path, map_location)
+
+
+mmengine.runner.checkpoint.load_url = _load_url
 
 
 def last_checkpoint(work_dir: str) -> Path | None:
@@ -125,7 +140,7 @@ class CheckedPretrainedInit(PretrainedInit):
     the checkpoint fills, and refuses one that fills less than half.
 
     Args:
-        checkpoint: path or address, as mmengine takes them (``torchvision://resnet50``).
+        checkpoint: path or address, as mmengine takes them (``torchvision://resnet50`` wants torchvision).
         prefix: what the names of the module have in front of them in the checkpoint, e.g. 'backbone.'.
         map_location: of the tensors read.
     """
