@@ -398,6 +398,16 @@ def test_impossible_objects(infos, build, key, value, message):
         build(infos)
 
 
+@pytest.mark.parametrize('key, value', [('bbox', [0, 0, float('nan'), 9]), ('center_2d', [float('inf'), 0]),
+                                        ('depth', float('nan'))])
+def test_impossible_camera_labels(infos, build, key, value):
+    camera, items = next((name, items) for name, items in infos['data_list'][1]['cam_instances'].items()
+                         if any(item['bbox_label'] >= 0 for item in items))
+    next(item for item in items if item['bbox_label'] >= 0)[key] = value
+    with pytest.raises(ValueError, match=f'sample scene-0061-1: camera {camera}: cam_instances.{key} is not finite'):
+        build(infos)
+
+
 def test_double_frames_are_refused(infos, build):
     infos['data_list'].append(infos['data_list'][0])
     with pytest.raises(ValueError, match='sample scene-0061-0 occurs more than once'):

@@ -157,6 +157,18 @@ def test_ranks_write_the_file_of_one(detect, alone, tmp_path, monkeypatch, ranks
 
 
 @on_cpu
+def test_scenes_in_lockstep(detect, alone, tmp_path):
+    """USERS 55: two scenes at a time, of equal length, give what one at a time does, but for rounding."""
+    found, expected = results(detect(tmp_path, 'test_dataloader.batch_size=2')), results(alone)
+    assert found.keys() == expected.keys()
+    for token in expected:
+        one, two = (sorted((box['detection_name'], box['detection_score']) for box in some[token])
+                    for some in (expected, found))
+        assert [name for name, _ in one] == [name for name, _ in two]
+        assert [score for _, score in one] == pytest.approx([score for _, score in two], abs=1e-5)
+
+
+@on_cpu
 def test_scenes_do_not_depend_on_each_other(detect, alone, tmp_path, monkeypatch):
     """A scene alone is as after others (USERS 41), also where a second rank has none; but the frames before count."""
     monkeypatch.chdir(tmp_path)

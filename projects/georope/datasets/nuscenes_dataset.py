@@ -206,6 +206,9 @@ class NuScenesCameraDataset(Det3DDataset):
                                      ('depths', 'depth', (-1, ))):
                 ann_info[key] = [np.array([item[name] for item in items], dtype=np.float32).reshape(shape)
                                  for items in per_camera]
+                for camera, values in zip(self.cameras, ann_info[key]):
+                    if not np.isfinite(values).all():
+                        raise ValueError(f'{where}camera {camera}: cam_instances.{name} is not finite throughout.')
             ann_info['gt_bboxes_labels'] = [
                 np.array([self._label(item, 'bbox_label', where) for item in items], dtype=np.int64)
                 for items in per_camera
