@@ -1,5 +1,6 @@
 """Two gloo processes through dist_train.sh and dist_test.sh against one process: a small PETR + URoPE on toy data."""
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,9 @@ import torch
 from launching import TOOLS, log, main, run
 
 from georope.datasets.converter import create_infos
+from georope.evaluation.scenes import split_frames
+from georope.evaluation.submission import check_submission
+from georope.evaluation.tracker import TRACKING_NAMES
 from georope.toy import make_toy_nuscenes
 
 CONFIG = '''
@@ -83,6 +87,30 @@ def test_testing(config, two_ranks, tmp_path):
     assert 'nuScenes tracking, 7 frames, split mini_val' in log(one)
     assert (two / 'tracking_metrics_summary.json').exists()
     assert (one / 'tracking_nusc.json').read_bytes() == (two / 'tracking_nusc.json').read_bytes()
+
+
+def test_a_test_split_without_annotations_becomes_two_submissions(config, two_ranks, tmp_path):
+    """The command of evaluation/README.md. With no score cut every box of a tracked class becomes part of a track."""
+    tables = tmp_path / 'v1.0-test'
+    shutil.copytree(config.parent / 'toy/v1.0-mini', tables)
+    for name in ('category', 'attribute', 'visibility', 'instance', 'sample_annotation'):
+        (tables / f'{name}.json').unlink()
+    scenes = json.loads((tables / 'scene.json').read_text())
+    (tables / 'scene.json').write_text(json.dumps(
+        [dict(scene, name=name) for scene, name in zip(scenes, ('scene-0077', 'scene-0078'))]))
+    (tmp_path / 'samples').symlink_to(config.parent / 'toy/samples')
+    create_infos(str(tmp_path), 'v1.0-test')
+    main('test', config, two_ranks / 'epoch_2.pth', '--work-dir', tmp_path / 'work', '--cfg-options',
+         f'test_dataloader.dataset.data_root={tmp_path}/', f'test_evaluator.data_root={tmp_path}',
+         'test_dataloader.dataset.ann_file=nuscenes_infos_test.pkl', 'test_evaluator.tracking.score_threshold=0',
+         f'test_evaluator.ann_file={tmp_path}/nuscenes_infos_test.pkl', f'test_evaluator.jsonfile_prefix={tmp_path}')
+    assert 'v1.0-test has no public annotations' in log(tmp_path / 'work')
+    frames, counts = split_frames('test', str(tmp_path)), []
+    for task, name in (('detection', 'results'), ('tracking', 'tracking')):
+        assert check_submission(str(tmp_path / f'{name}_nusc.json'), task, frames) == []
+        boxes = json.loads((tmp_path / f'{name}_nusc.json').read_text())['results'].values()
+        counts.append([sum(box[f'{task}_name'] in TRACKING_NAMES for box in frame) for frame in boxes])
+    assert sum(map(len, frames.values())) == len(counts[0]) == 14 and counts[0] == counts[1] and min(counts[0]) > 0
 
 
 def test_show_dir_writes_a_picture_of_each_frame(config, two_ranks, tmp_path):
