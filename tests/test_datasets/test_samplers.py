@@ -3,12 +3,14 @@ import itertools
 import pickle
 import time
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
 from georope.datasets import LaneIndex, SceneBatchSampler, StreamBatchSampler
+from georope.engine import StreamHook
 from georope.registry import DATA_SAMPLERS
 
 UNEVEN = (3, 1, 9, 2, 5)
@@ -152,6 +154,18 @@ def test_epochs(batch_size, ranks, expected):
         epochs.append(list(sampler))
     assert [len(epoch) for epoch in epochs] == [expected] * 3
     assert sum(epochs, []) == batches(3 * expected, batch_size=batch_size, ranks=ranks)
+
+
+@pytest.mark.parametrize('batch_size, split, warns', [(2, 1, False), (3, 1, True), (3, 2, False), (64, 1, True)])
+def test_epochs_that_cut_sequences_are_told(batch_size, split, warns):
+    """20 frames, at most 9 of them in a scene."""
+    sampler = StreamBatchSampler(inner(UNEVEN), batch_size, split)
+    runner = SimpleNamespace(seed=0, logger=mock.Mock(),
+                             train_loop=SimpleNamespace(dataloader=SimpleNamespace(batch_sampler=sampler)))
+    StreamHook().before_train(runner)
+    assert f'{batch_size} lanes, {len(sampler)} iterations per epoch' in runner.logger.info.call_args.args[0]
+    assert ['longest sequence, 9 frames' in call.args[0] for call in runner.logger.warning.call_args_list] == [
+        True] * warns
 
 
 def test_an_index_reaches_a_worker_as_it_is():
