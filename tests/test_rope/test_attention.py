@@ -150,6 +150,26 @@ def test_half_precision_rounds_only_the_product(dtype):
     assert torch.equal(rotation.apply(x), rotation.apply(x.float()).to(dtype))
 
 
+@pytest.mark.parametrize('size', [1.0, 1e-12, 0.0])
+def test_gradients_of_the_product_are_taken_from_itself(size):
+    torch.manual_seed(0)
+    c, x, grad = (torch.randn(2, 9, n, 8, dtype=torch.complex64) for n in (1, 4, 4))
+    cos, sin, temperature = (size * c.real).transpose(1, 2), (size * c.imag).transpose(1, 2), torch.rand(2, 4, 1, 1) + 1
+    leaves = [part.clone().requires_grad_() for part in (cos, sin, temperature)]
+    real, grad_real = (torch.view_as_real(z).flatten(-2).requires_grad_() for z in (x, grad))
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: (kept.append(tensor.data_ptr()), tensor)[1],
+                                                  lambda tensor: tensor):
+        product = Rotation(*leaves).apply(real, tempered=True)
+    assert product.data_ptr() in kept and real.data_ptr() not in kept
+    found = torch.autograd.grad(product, [real, *leaves], grad_real)
+    expected = torch.autograd.grad(
+        torch.view_as_real(torch.complex(leaves[0], leaves[1]).transpose(1, 2) * leaves[2].transpose(1, 2) * x), leaves,
+        grad_real.unflatten(-1, (-1, 2))) if size else [torch.zeros_like(leaf) for leaf in leaves]
+    for a, b in zip(found[1:], expected):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * b.abs().max().item())
+
+
 def test_phases_are_bit_equal_under_autocast():
     _, encoding, _, tokens, points = setup(torch.float32)
     lidar2img = rig()[None].float()

@@ -296,7 +296,8 @@ class WorldRoPE(PredictedRoPE):
             return None
         if self.temperature == 'learned':
             return self.log_scale.exp()
-        mean_square = torch.view_as_real(rotation.coefficients).square().sum(-1).mean(-1, keepdim=True).transpose(1, 2)
+        pairs = torch.view_as_real(rotation.coefficients.transpose(1, 2))
+        mean_square = torch.linalg.vector_norm(pairs, dim=(-2, -1)).square()[..., None] / pairs.shape[-2]
         key_rms = (mean_square + 1e-4).rsqrt().clamp(max=4)
         if self.temperature == 'token':
             return key_rms * self.log_scale(features).exp().transpose(1, 2).unsqueeze(-1)

@@ -4,14 +4,16 @@ Neighbouring channels form a pair, the complex number ``x1 + i x2``; a coefficie
 """
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import repeat
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.utils.checkpoint import checkpoint
 
 LEAST_EXPONENT = -60.0
+CACHED = 2 ** 17  # numbers in a block of tokens, see _blocks
 
 
 @dataclass
@@ -46,11 +48,8 @@ class Rotation:
     def apply(self, x: Tensor, tempered: bool = False) -> Tensor:
         """Multiply the pairs of ``x`` (B, L, heads, head_dim) with the coefficients, and with the temperature where
         ``tempered``; the dtype of ``x`` stays."""
-        if tempered and self.temperature is not None:
-            # The product with the temperature is made again in the backward pass, not kept.
-            return checkpoint(_multiply, x, self.coefficients, self.temperature.transpose(1, 2), use_reentrant=False,
-                              preserve_rng_state=False)
-        return _multiply(x, self.coefficients)
+        temperature = self.temperature if tempered else None
+        return _multiply(x, self.coefficients, None if temperature is None else temperature.transpose(1, 2))
 
     def undo(self, x: Tensor) -> Tensor:
         """Turn ``x`` (B, L, heads, head_dim) back: multiply its pairs with the conjugate coefficients."""
@@ -104,55 +103,107 @@ class _ExpectedRotation(torch.autograd.Function):
     per hypothesis and layer: this keeps its inputs, most of which all layers share, and computes the terms again."""
 
     @staticmethod
-    def forward(ctx, weights, depths, deviations, origin, along, patch):
-        ctx.save_for_backward(weights, depths, deviations, origin, along, patch)
-        cos, sin = torch.zeros_like(along), torch.zeros_like(along)
-        for weight, _, _, attenuation, phase in _terms(weights, depths, deviations, origin, along, patch, along ** 2):
-            attenuation *= weight
-            cos.addcmul_(attenuation, phase.cos())
-            sin.addcmul_(attenuation, phase.sin_())
-        return cos, sin
+    def forward(ctx, *inputs):
+        ctx.save_for_backward(*inputs)
+        outputs = torch.zeros_like(inputs[4]), torch.zeros_like(inputs[4])
+        for cos, sin, *block in _blocks(*outputs, *inputs):
+            for weight, _, _, attenuation, phase in _terms(*block, block[4].square()):
+                attenuation *= weight
+                cos.addcmul_(attenuation, phase.cos())
+                sin.addcmul_(attenuation, phase.sin_())
+        return outputs
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, grad_cos, grad_sin):
-        origin, along, patch = ctx.saved_tensors[3:]
-        square = along ** 2
-        support, (to_origin, to_along, to_patch) = [], (torch.zeros_like(x) if need else None for x, need in zip(
-            (origin, along, patch), ctx.needs_input_grad[3:]))
-        for weight, depth, deviation, attenuation, phase in _terms(*ctx.saved_tensors, square):
-            cos, sin = phase.cos().mul_(attenuation), phase.sin_().mul_(attenuation)
-            # Derivatives of grad . (cos, sin) in the logarithm of the amplitude and in the phase.
-            radial = (grad_cos * cos).addcmul_(grad_sin, sin)
-            turning = (grad_sin * cos).addcmul_(grad_cos, sin, value=-1)
-            extent, spread, forward = (torch.linalg.vecdot(x, y)[..., None] for x, y in (
-                (radial, patch), (radial, square), (turning, along)))
-            support.append((radial.sum(-1, keepdim=True), weight * (forward - depth * extent),
-                            -weight * deviation * (extent + spread)))
-            if to_origin is not None:
-                to_origin.addcmul_(turning, weight)
-            if to_along is not None:
-                to_along += weight * (depth * turning - deviation ** 2 * along * radial)
-            if to_patch is not None:
-                to_patch.addcmul_(radial, weight * (depth ** 2 + deviation ** 2), value=-0.5)
-        return (*(torch.cat(grads, dim=-1) for grads in zip(*support)), to_origin, to_along, to_patch)
+    def backward(ctx, *grads):
+        inputs = ctx.saved_tensors
+        results = [torch.zeros_like(x) if i < 3 or ctx.needs_input_grad[i] else None for i, x in enumerate(inputs)]
+        for grad_cos, grad_sin, *block in _blocks(*grads, *inputs, *results):
+            along, patch = block[4:6]
+            square = along.square()
+            *to_support, to_origin, to_along, to_patch = block[6:]
+            support = zip(*(x.split(1, dim=-1) for x in to_support))
+            for (weight, depth, deviation, attenuation, phase), (to_weight, to_depth, to_deviation) in zip(
+                    _terms(*block[:6], square), support):
+                cos, sin = phase.cos().mul_(attenuation), phase.sin_().mul_(attenuation)
+                # Derivatives of grad . (cos, sin) in the logarithm of the amplitude and in the phase.
+                radial = (grad_cos * cos).addcmul_(grad_sin, sin)
+                turning = (grad_sin * cos).addcmul_(grad_cos, sin, value=-1)
+                extent, spread, forward = (torch.linalg.vecdot(x, y)[..., None] for x, y in (
+                    (radial, patch), (radial, square), (turning, along)))
+                to_weight.copy_(radial.sum(-1, keepdim=True))
+                to_depth.copy_(weight * (forward - depth * extent))
+                to_deviation.copy_(-weight * deviation * (extent + spread))
+                if to_origin is not None:
+                    to_origin.addcmul_(turning, weight)
+                if to_along is not None:
+                    to_along += weight * (depth * turning - deviation ** 2 * along * radial)
+                if to_patch is not None:
+                    to_patch.addcmul_(radial, weight * (depth ** 2 + deviation ** 2), value=-0.5)
+        return tuple(results)
+
+
+def _blocks(*tensors: Tensor | None) -> Iterator[tuple[Tensor | None, ...]]:
+    """Tensors (B, L, ...) in blocks of tokens whose intermediate results fit a CPU's cache; a GPU takes all at once."""
+    block = tensors[0].shape[1] if tensors[0].is_cuda else max(1, CACHED // tensors[0].shape[-1])
+    return zip(*(repeat(None) if x is None else x.split(block, dim=1) for x in tensors))
 
 
 def _terms(weights, depths, deviations, origin, along, patch, square):
     """Of each hypothesis: weight, depth, deviation (B, L, 1), attenuation and phase (B, L, heads * pairs)."""
     for weight, depth, deviation in zip(*(x.split(1, dim=-1) for x in (weights, depths, deviations))):
-        exponent = (deviation ** 2 * square).addcmul_(depth ** 2 + deviation ** 2, patch)
-        attenuation = exponent.mul_(-0.5).clamp_(min=LEAST_EXPONENT).exp_()
+        exponent = (-0.5 * deviation ** 2 * square).addcmul_(-0.5 * (depth ** 2 + deviation ** 2), patch)
+        attenuation = exponent.clamp_(min=LEAST_EXPONENT).exp_()
         yield weight, depth, deviation, attenuation, torch.addcmul(origin, depth, along)
 
 
 def _multiply(x: Tensor, coefficients: Tensor, temperature: Tensor | None = None) -> Tensor:
-    if temperature is not None:
-        coefficients = torch.view_as_complex(torch.view_as_real(coefficients) * temperature[..., None])
     pairs = coefficients.shape[-1]
     if x.shape[-1] != 2 * pairs:
         raise ValueError(f'the rotation has {pairs} pairs, the heads are {x.shape[-1]} wide: head_dim of the encoding '
                          'and of the attention must agree')
-    # Half precision is widened: only the product is rounded, never the phases.
-    wide = x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(-1, (pairs, 2))
-    return torch.view_as_real(torch.view_as_complex(wide) * coefficients).flatten(-2).to(x.dtype)
+    return _Product.apply(x, coefficients, temperature)
+
+
+class _Product(torch.autograd.Function):
+    """``tau c x`` of every pair. Written out because autograd would keep ``x`` for the gradient in c; this keeps the
+    product instead, which attention keeps anyway: ``tau conj(x) g = conj(tau c x) g / conj(c)``."""
+
+    @staticmethod
+    def forward(ctx, x, coefficients, temperature):
+        product = _real(_complex(x) * _tempered(coefficients, temperature)).to(x.dtype)
+        ctx.save_for_backward(coefficients, temperature, product if any(ctx.needs_input_grad[1:]) else None)
+        return product
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad):
+        coefficients, temperature, product = ctx.saved_tensors
+        to_coefficients = to_temperature = None
+        conj = _complex(grad).conj_physical()
+        if product is not None:
+            to_log = _complex(product) * conj  # conjugate of the gradient in log c; its real part is that in log tau
+            if ctx.needs_input_grad[2]:
+                to_temperature = to_log.sum(-1, keepdim=True).real.sum_to_size(temperature.shape) / temperature
+            if ctx.needs_input_grad[1]:
+                # A coefficient that has vanished gives none: what reaches the support shrinks with it.
+                square = coefficients.real.square().addcmul_(coefficients.imag, coefficients.imag)
+                to_coefficients = to_log.sum_to_size(coefficients.shape).conj_physical_().mul_(coefficients)
+                torch.view_as_real(to_coefficients).div_(square.clamp_(min=torch.finfo(square.dtype).tiny)[..., None])
+        to_x = _real(conj.mul_(_tempered(coefficients, temperature)).conj_physical_()).to(grad.dtype)
+        return to_x, to_coefficients, to_temperature
+
+
+def _complex(x: Tensor) -> Tensor:
+    """The pairs of ``x`` (..., head_dim). Half precision is widened: only the product is rounded, never the phases."""
+    return torch.view_as_complex(x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(-1, (-1, 2)))
+
+
+def _real(pairs: Tensor) -> Tensor:
+    return torch.view_as_real(pairs).flatten(-2)
+
+
+def _tempered(coefficients: Tensor, scale: Tensor | None) -> Tensor:
+    if scale is None:
+        return coefficients
+    return torch.view_as_complex(torch.view_as_real(coefficients) * scale[..., None])
