@@ -138,8 +138,8 @@ class StreamHook(Hook):
                                f'{len(sampler)} iterations per epoch')
             longest = max(map(len, sampler.sequences))
             if len(sampler) < longest:
-                runner.logger.warning(f'streams: an epoch is shorter than the longest sequence, {longest} frames, so that '
-                                      'memory starts anew within it. Fewer lanes (batch_size x ranks) or a higher '
+                runner.logger.warning(f'streams: an epoch is shorter than the longest sequence, {longest} frames, so '
+                                      'that memory starts anew within it. Fewer lanes (batch_size x ranks) or a higher '
                                       'seq_split_num avoid that.')
 
     def before_train_epoch(self, runner) -> None:
