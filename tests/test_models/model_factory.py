@@ -7,8 +7,10 @@ import torch
 from mmdet3d.structures import Det3DDataSample
 from mmengine.config import Config
 from mmengine.structures import InstanceData
+from torch import nn
 
 from georope.models.box_code import to_lidar_boxes
+from georope.models.embeddings import MLN
 from georope.registry import MODELS
 
 PC_RANGE = [-51.2, -51.2, -5.0, 51.2, 51.2, 3.0]
@@ -33,7 +35,7 @@ FOCAL = Config.fromfile(CONFIGS / '_base_/models/focal_head.py').to_dict()['img_
 
 
 def tiny_head(seed=0, **options):
-    """A head with initialised weights that are not special: random biases and a live cone alignment."""
+    """A head with initialised weights that are not special: random biases and live modulations."""
     config = dict(RECIPE, in_channels=16, embed_dims=32, num_query=12, denoising=dict(groups=3),
                   decoder=dict(num_layers=2, num_heads=4, feedforward_channels=32, dropout=0.0)) | options
     torch.manual_seed(seed)
@@ -43,10 +45,16 @@ def tiny_head(seed=0, **options):
         for parameter in head.parameters():
             if parameter.dim() == 1:
                 parameter += 0.1 * torch.randn_like(parameter)
-        if head.position_embedding:
-            head.spatial_alignment.gamma.weight.normal_(std=0.2)
-            head.spatial_alignment.beta.weight.normal_(std=0.2)
+    _modulate(head)
     return head
+
+
+def _modulate(model):
+    """Conditional norms start as plain ones: without this neither calibration nor ego motion would count in them."""
+    for module in model.modules():
+        if isinstance(module, MLN):
+            nn.init.normal_(module.gamma.weight, std=0.2)
+            nn.init.normal_(module.beta.weight, std=0.2)
 
 
 def tiny_streampetr(head=None, roi=None, dropout=0.0, **options):
@@ -67,6 +75,7 @@ def tiny_streampetr(head=None, roi=None, dropout=0.0, **options):
             decoder=dict(num_layers=2, num_heads=4, feedforward_channels=32, dropout=dropout)
         ) | (head or {})) | options)
     model.init_weights()
+    _modulate(model)
     return model.train()  # norm_eval acts there
 
 

@@ -123,7 +123,10 @@ def test_frames_out_of_order():
     (dict(ego_pose=np.full((4, 4), np.nan)), 'ego_pose'),
     (dict(ego_pose=np.eye(3)), 'ego_pose'),
     (dict(ego_pose=np.zeros((4, 4))), 'ego_pose'),
+    (dict(ego_pose=pose().T), 'ego_pose'),
+    (dict(ego_pose=np.diag([1, -1, 1, 1])), 'ego_pose'),
     (dict(timestamp=math.nan), 'timestamp'),
+    (dict(prev_exists=None), 'prev_exists'),  # USERS 29
 ])
 def test_bad_frames_are_named(change, message):
     with pytest.raises(ValueError, match=f's-7.*{message}'):

@@ -101,6 +101,10 @@ def test_tokens_are_chosen_where_the_ratio_says_so():
     call(model, frames(0, 'a'), 'predict')
     call(model, frames(1, 'a'), 'tensor')
     assert [tokens.shape for tokens in seen] == [(1, 24), (1, 12), (1, 12)]
+    seen.clear()
+    model.num_frame_head_grads = 2
+    call(model, windows(3, 'a'), 'loss')
+    assert seen[0] is None and [tokens.shape for tokens in seen[1:]] == [(1, 24)] * 2  # the history has no choice
     plain = tiny_streampetr()
     plain.img_roi_head = None
     assert len(call(plain, frames(0, 'a'), 'predict')[0].pred_instances_3d)
@@ -130,6 +134,18 @@ def test_windows():
     assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
     call(model, windows(3, 'b'), 'loss')
     assert modes[-3][1] == []  # no window starts with another's memory
+
+
+def test_the_backbone_learns_from_the_last_images_alone():
+    """Earlier frames pass it in evaluation mode, also those with losses."""
+    model = tiny_streampetr(num_frame_losses=2, num_frame_head_grads=2)
+    modes = []
+    model.img_backbone.register_forward_pre_hook(lambda net, args: modes.append((net.training, len(args[0]))))
+    data = model.data_preprocessor(windows(4, 'a', 'b'), True)
+    imgs = data['inputs']['imgs'].requires_grad_()
+    model.parse_losses(model(**data, mode='loss'))[0].backward()
+    assert modes == [(False, 12), (True, 4)]  # 2 windows with 2 cameras
+    assert [bool(imgs.grad[:, t].any()) for t in range(4)] == [False, False, False, True]
 
 
 def test_a_window_is_a_stream():
@@ -185,6 +201,14 @@ def test_one_bad_pixel_names_the_sample():
     data['inputs']['img'][1][0, 1, 30, 40] = torch.inf
     with pytest.raises(FloatingPointError, match=r"\['b-0'\]"):
         call(model, data, 'predict')
+
+
+def test_a_2d_head_that_diverges_names_the_samples():
+    """USERS 52: by name, before the solver meets NaN."""
+    model = tiny_streampetr()
+    model.img_roi_head.center2d.bias.data.fill_(torch.nan)
+    with pytest.raises(FloatingPointError, match=r"2D .*\['a-0', 'b-0'\]"):
+        call(model, frames(0, 'a', 'b'), 'loss')
 
 
 def test_a_step_under_bfloat16_is_finite():

@@ -11,6 +11,8 @@ from georope.datasets.converter import create_infos
 
 AUG = dict(type='georope.ImageAug', final_dim=(64, 192), resize_lim=(0.12, 0.13), rand_flip=True)
 BEV = dict(type='georope.BEVAug', rot_range=[-0.3925, 0.3925], scale_ratio_range=[0.95, 1.05])
+
+
 @pytest.fixture(scope='module')
 def infos(shared, tmp_path_factory):
     init_default_scope('mmdet3d')

@@ -139,8 +139,10 @@ class FocalHead(BaseModule):
             this rank's sum divided by the mean number of matched objects of a rank.
 
         Raises:
+            FloatingPointError: if predictions are not finite; names the samples.
             ValueError: if a sample has no or unusable 2D labels; names it and the camera.
         """
+        _check_finite(predictions, data_samples)
         device = predictions.logits.device
         images = [image for sample in data_samples for image in self._read(sample, device)]
         height, width = predictions.size
@@ -208,6 +210,16 @@ class FocalHead(BaseModule):
         sigma = (2 * radius + 1) / 6
         heat = torch.exp(-(x ** 2 + y ** 2) / (2 * sigma ** 2))
         return torch.where((x.abs() <= radius) & (y.abs() <= radius), heat, 0).amax(0)
+
+
+def _check_finite(predictions: CameraPredictions, data_samples: Sequence) -> None:
+    values = torch.cat((predictions.logits, predictions.boxes, predictions.centres, predictions.centerness[..., None]),
+                       dim=-1)
+    finite = values.isfinite().reshape(len(data_samples), -1).all(1).tolist()
+    if not all(finite):
+        bad = [sample_name(sample.metainfo) for sample, ok in zip(data_samples, finite) if not ok]
+        raise FloatingPointError(f'2D predictions are not finite for samples {bad}; check their images, or the '
+                                 'learning rate')
 
 
 def _tower(in_channels: int, channels: int) -> nn.Sequential:

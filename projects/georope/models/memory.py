@@ -42,14 +42,16 @@ class Frames:
         """
         poses = []
         for meta in metas:
-            missing = [key for key in ('ego_pose', 'scene_token', 'timestamp', 'prev_exists') if key not in meta]
+            missing = [key for key in ('ego_pose', 'scene_token', 'timestamp', 'prev_exists') if meta.get(key) is None]
             if missing:
                 raise ValueError(f'sample {sample_name(meta)}: no {missing} in its meta information; pack it '
                                  '(georope.PackCameraInputs does)')
             pose = np.asarray(meta['ego_pose'], dtype=np.float64)
-            if pose.shape != (4, 4) or not np.isfinite(pose).all() or not np.linalg.det(pose[:3, :3]) > 1e-9:
-                raise ValueError(f'sample {sample_name(meta)}: ego_pose must be a finite, invertible (4, 4) matrix, '
-                                 f'not {pose.tolist()}')
+            if (pose.shape != (4, 4) or not np.isfinite(pose).all() or not np.linalg.det(pose[:3, :3]) > 1e-9
+                    or np.abs(pose[3] - (0, 0, 0, 1)).max() > 1e-6):
+                raise ValueError(f'sample {sample_name(meta)}: ego_pose must be a finite (4, 4) matrix that has an '
+                                 'inverse, mirrors nothing and ends in the row 0, 0, 0, 1, not '
+                                 f'{pose.tolist()}')
             if not np.isfinite(meta['timestamp']):
                 raise ValueError(f'sample {sample_name(meta)}: timestamp is {meta["timestamp"]}')
             poses.append(pose)

@@ -73,20 +73,21 @@ class StreamPETR(PETR):
                 **kwargs) -> list[Det3DDataSample]:
         """The samples with ``pred_instances_3d``, see ``PETRHead.predict``."""
         features = self.extract_feat(batch_inputs)
-        results = self.pts_bbox_head.predict(features, batch_data_samples, self._choose(features, batch_data_samples))
+        tokens = self._choose(features, [sample.metainfo for sample in batch_data_samples])
+        results = self.pts_bbox_head.predict(features, batch_data_samples, tokens)
         return self.add_pred_to_datasample(batch_data_samples, results)
 
     def _forward(self, batch_inputs: dict, batch_data_samples: list[Det3DDataSample], **kwargs) -> dict[str, Tensor]:
         """Raw predictions, see ``PETRHead.forward``."""
         features = self.extract_feat(batch_inputs)
-        return self.pts_bbox_head(features, [sample.metainfo for sample in batch_data_samples],
-                                  tokens=self._choose(features, batch_data_samples))
+        metas = [sample.metainfo for sample in batch_data_samples]
+        return self.pts_bbox_head(features, metas, tokens=self._choose(features, metas))
 
-    def _choose(self, features: Tensor, data_samples: Sequence[Det3DDataSample]) -> Tensor | None:
+    def _choose(self, features: Tensor, metas: Sequence[dict]) -> Tensor | None:
         """Image tokens for the 3D head, where the 2D head leaves out any."""
         if self.img_roi_head is None or self.img_roi_head.ratio == 1:
             return None
-        return self.img_roi_head(features, [sample.metainfo for sample in data_samples]).tokens
+        return self.img_roi_head(features, metas).tokens
 
     def _frame_loss(self, features: Tensor, data_samples: Sequence[Det3DDataSample]) -> dict[str, Tensor]:
         if self.img_roi_head is None:
@@ -116,17 +117,16 @@ class StreamPETR(PETR):
         self.pts_bbox_head.memory.reset()
         losses = {}
         for t, samples in enumerate(zip(*windows)):
+            metas = [sample.metainfo for sample in samples]
             if t >= length - self.num_frame_losses:
                 of_frame = self._frame_loss(features[:, t], samples)
                 losses |= {f'frame_{t}_{name}': loss for name, loss in of_frame.items()}
             elif t >= length - self.num_frame_head_grads:
                 with torch.no_grad():  # the memory is detached: without a loss there is nothing to learn from
-                    self.pts_bbox_head(features[:, t], [sample.metainfo for sample in samples],
-                                       tokens=self._choose(features[:, t], samples))
+                    self.pts_bbox_head(features[:, t], metas, tokens=self._choose(features[:, t], metas))
             else:
                 with torch.no_grad(), _evaluating(self):
-                    self.pts_bbox_head(features[:, t], [sample.metainfo for sample in samples],
-                                       tokens=self._choose(features[:, t], samples))
+                    self.pts_bbox_head(features[:, t], metas)
         return losses
 
     def _extract_frames(self, imgs: Tensor) -> Tensor:
