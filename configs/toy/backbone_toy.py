@@ -8,14 +8,6 @@ max_epochs = 3
 train_cfg = dict(max_epochs=max_epochs)
 val_cfg = val_dataloader = val_evaluator = None
 optim_wrapper = dict(optimizer=dict(lr=1e-3))
-param_scheduler = [
-    dict(type='LinearLR', start_factor=0.1, by_epoch=False, begin=0, end=50),
-    dict(
-        type='CosineAnnealingLR',
-        by_epoch=True,
-        begin=0,
-        end=max_epochs,
-        T_max=max_epochs,
-        eta_min_ratio=1e-3,
-        convert_to_iter_based=True),
-]
+param_scheduler = _base_.param_scheduler
+param_scheduler[0].update(start_factor=0.1, end=50)
+param_scheduler[1].update(end=max_epochs, T_max=max_epochs)

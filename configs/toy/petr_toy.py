@@ -37,14 +37,6 @@ auto_scale_lr = dict(base_batch_size=1)
 
 max_epochs = 8
 train_cfg = dict(max_epochs=max_epochs, val_interval=max_epochs)
-param_scheduler = [
-    dict(type='LinearLR', start_factor=1 / 3, by_epoch=False, begin=0, end=100),
-    dict(
-        type='CosineAnnealingLR',
-        by_epoch=True,
-        begin=0,
-        end=max_epochs,
-        T_max=max_epochs,
-        eta_min_ratio=1e-3,
-        convert_to_iter_based=True),
-]
+param_scheduler = _base_.param_scheduler
+param_scheduler[0].update(end=100)
+param_scheduler[1].update(end=max_epochs, T_max=max_epochs)
