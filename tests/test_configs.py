@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
@@ -70,6 +71,11 @@ def test_encoding_is_the_only_difference_from_petr(path):
         if 'anchors16' in path.stem:
             head['decoder'].pop('num_heads')
     assert a == b
+
+
+def test_the_metafile_lists_all_of_petr():
+    models = yaml.safe_load((ROOT / 'configs/petr/metafile.yml').read_text())['Models']
+    assert {model['Config'] for model in models} == {f'configs/{path}' for path in CONFIGS if path.parts[0] == 'petr'}
 
 
 def test_the_r50_recipe_is_that_of_the_streampetr_repository():

@@ -36,8 +36,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--token', nargs=3, action='append', required=True, metavar=('CAMERA', 'U', 'V'),
                         help='image token at a pixel; may be given several times')
     parser.add_argument('--encodings', nargs='*', default=['urope', 'urope-mixed', 'worldrope', 'worldrope-mixed'],
-                        help="names in configs/_base_/encodings, or config files with an `encoding`: their responses, "
-                        "as they start, beside the model's; default: %(default)s")
+                        help="names in configs/_base_/encodings, or config files of a model or an `encoding`: their "
+                        "responses, as they start, beside the model's; default: %(default)s")
     parser.add_argument('--height', type=float, default=-1., help='of the plane of queries above the LiDAR, metres')
     parser.add_argument('--head', type=int, help='head whose response is drawn below the mean; default: the middle one')
     parser.add_argument('--query', type=int, help='query whose attention is drawn; default: the best score')
@@ -55,7 +55,12 @@ def build_encoding(name: str, seen):
     if not path.is_file():
         raise SystemExit(f'--encodings {name}: neither a file nor one of '
                          f'{sorted(file.stem for file in ENCODINGS.glob("[!s]*.py"))}')
-    return MODELS.build(Config.fromfile(path).encoding, default_args=dict(
+    cfg = Config.fromfile(path)
+    # A model's config may change the encoding that its base brings along.
+    encoding = cfg.model.pts_bbox_head.get('encoding') if 'model' in cfg else cfg.get('encoding')
+    if encoding is None:
+        raise SystemExit(f'--encodings {name}: {path} has no encoding of cross-attention')
+    return MODELS.build(encoding, default_args=dict(
         num_heads=seen.num_heads, head_dim=seen.channels // seen.num_heads, num_layers=1))
 
 

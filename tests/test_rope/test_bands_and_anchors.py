@@ -31,6 +31,9 @@ def test_mixed_bands_give_every_head_other_bearings():
     bearing = torch.rad2deg(torch.atan2(planar[..., 1], planar[..., 0]))
     assert sorted({round(b, 2) for b in bearing.flatten().tolist()}) == pytest.approx(
         [180 / 24 * i for i in range(24)], abs=0.02)  # 3 directions x 8 heads, evenly over the half circle
+    wavelength = 2 * math.pi / bands.norm(dim=-1)
+    torch.testing.assert_close(wavelength, torch.tensor(
+        3 * [3 * 80 ** (i / 3) for i in range(4)] + [1.5 * 24 ** (i / 3) for i in range(4)]).expand(8, 16))
 
 
 @pytest.mark.parametrize('bands,message', [('spiral', 'spiral'), ({'xy': (3, 240)}, 'None'),
@@ -38,6 +41,12 @@ def test_mixed_bands_give_every_head_other_bearings():
 def test_bad_bands_are_named(bands, message):
     with pytest.raises(ValueError, match=message):
         Bands(bands, 8, 32)
+
+
+@pytest.mark.parametrize('bands,head_dim', [('axial', 2), ('mixed', 4)])
+def test_a_head_too_narrow_to_rotate_is_refused(bands, head_dim):
+    with pytest.raises(ValueError, match=f'head_dim {head_dim} is too small: {bands}'):
+        Bands(bands, 8, head_dim)
 
 
 def test_anchor_spacings():

@@ -1,4 +1,7 @@
 """What all encodings share."""
+import math
+from dataclasses import replace
+
 import pytest
 import torch
 from cameras import augmentations, cameras, rig, rigid
@@ -74,6 +77,29 @@ def test_translation_of_the_frame_changes_no_rotary_encoding(name):
     torch.testing.assert_close(attend(encoding, query, tokens, points + shift, moved), out)
     assert (attend(encoding, query, tokens, points + shift, both_samples()) - out).abs().max() > 1e-4
 
+    def logits(points, lidar2img):
+        keys = encoding.rotate_keys(encoding.prepare(Rays.from_lidar2img(lidar2img, FEATURES, 16)), tokens, 1)
+        q, k = encoding.rotate_queries(points).apply(query.unflatten(-1, (8, 8))), tokens.unflatten(-1, (8, 8))
+        return torch.einsum('bqhc,blhc->bhql', q, keys.apply(k, tempered=True))
+    torch.testing.assert_close(logits(points + shift, moved), logits(points, both_samples()))
+
+
+@pytest.mark.parametrize('rotate_values', [True, False])
+@pytest.mark.parametrize('cls', [RoPE3D, BEVTimeRoPE])
+def test_translation_changes_no_code_of_self_attention(cls, rotate_values):
+    """In space, and of time for those that know it; a turn of the frame does change it."""
+    encoding, (query, _, points) = cls(8, 32, rotate_values=rotate_values).double(), inputs()
+    torch.manual_seed(2)
+    attention, query, times = RotaryAttention(256, 8).double(), query.repeat(1, 1, 4), -torch.rand(2, 7).double()
+
+    def attend(points, times):
+        rotation = encoding.rotate_queries(points, times)
+        return attention(query, query, query, rotation, rotation)
+    out, shift = attend(points, times), torch.tensor([310.0, -42.0, 3.0]).double()
+    torch.testing.assert_close(attend(points + shift, times - 1.3), out)
+    turned = points[..., [1, 0, 2]] * torch.tensor([-1.0, 1, 1])
+    assert (attend(turned, times) - out).abs().max() > 1e-3
+
 
 @pytest.mark.parametrize('name', ['gta', 'prope', 'pluecker'])
 def test_translation_changes_the_others(name):
@@ -138,6 +164,16 @@ def test_autocast_changes_no_coefficient(name):
         assert a is b is None or (a.dtype == b.dtype == torch.float32 and torch.equal(a, b))
 
 
+@pytest.mark.parametrize('cls', [RoPE3D, BEVTimeRoPE])
+def test_autocast_changes_no_code_of_self_attention(cls):
+    encoding, points, times = cls(8, 32), inputs(torch.float32)[2], -torch.rand(2, 7)
+    plain = encoding.rotate_queries(points, times)
+    with torch.autocast('cpu', dtype=torch.bfloat16):
+        cast = encoding.rotate_queries(points, times)
+    assert cast.cos.dtype == torch.float32
+    assert torch.equal(cast.cos, plain.cos) and torch.equal(cast.sin, plain.sin)
+
+
 @pytest.mark.parametrize('name', ALL)
 def test_half_precision_features_and_attention(name):
     encoding, (query, tokens, points) = build(name, torch.float32), inputs(torch.float32)
@@ -163,6 +199,25 @@ def test_unrotated_pairs_are_left_alone(name):
         assert not torch.allclose(rotation.apply(x)[..., ~same], x[..., ~same])
 
 
+@pytest.mark.parametrize('cls', [RoPE3D, URoPE, LearnedDepth, RayRoPE, WorldRoPE])
+def test_without_value_rotation_values_and_outputs_stay(cls):
+    """Equal logits then weigh the values as they are; with it they do not."""
+    _, tokens, points = inputs()
+    rays = Rays.from_lidar2img(both_samples(), FEATURES, 16)
+    for rotate_values in (True, False):
+        encoding = cls(8, 8, rotate_values=rotate_values).double()
+        queries = encoding.rotate_queries(points)
+        keys = encoding.rotate_queries(rays.points([9.0])[:, :, 0]) if cls is RoPE3D else encoding.rotate_keys(
+            encoding.prepare(rays), tokens)
+        assert queries.rotate_values == keys.rotate_values == rotate_values
+        attention = RotaryAttention(64, 8).double()
+        with torch.no_grad():
+            attention.in_proj_weight[:128] = 0
+            out = attention(points.new_zeros(2, 7, 64), tokens, tokens, queries, keys)
+            mean = attention(points.new_zeros(2, 7, 64), tokens, tokens)
+        assert torch.allclose(out, mean) != rotate_values
+
+
 def test_predictors_are_one_per_layer_or_shared():
     tokens = inputs()[1]
     rays = Rays.from_lidar2img(both_samples(), FEATURES, 16)
@@ -185,8 +240,21 @@ def test_mixture_starts_at_the_anchors_and_stays_in_its_range():
     weights, depths, deviations = predictor(torch.randn(1, 300, 16))
     torch.testing.assert_close(weights.sum(-1), torch.ones(1, 300))
     assert 0.499 < depths.min() and depths.max() < 80.01 and (deviations < 0.501 * depths).all()
-    with pytest.raises(ValueError, match='depth_range'):
-        PredictedMixture(16, [5, 90])
+    for anchors, depth_range in (([5, 90], (0.5, 80)), ([5, 20], (0, 80)), ([5, 20], (80, 0.5))):
+        with pytest.raises(ValueError, match='depth_range'):
+            PredictedMixture(16, anchors, depth_range)
+    spaced = PredictedMixture(16, dict(spacing='linspace', num=4, start=5, stop=50))
+    torch.testing.assert_close(spaced(torch.randn(1, 1, 16))[1][0, 0], torch.tensor([5.0, 20, 35, 50]))
+
+
+def test_likelihood_is_a_density_of_log_depth():
+    predictor = PredictedMixture(4, [8, 25]).double()
+    predictor.bias.data[2:] = torch.tensor([-2.0, -3.0, 0.7, -0.7])  # deviations of 7 and 3 %, other weights
+    log_depths = torch.linspace(0, 5, 4001).double()
+    density = (-predictor.negative_log_likelihood(torch.zeros(4001, 4).double(), log_depths.exp())).exp()
+    assert torch.trapezoid(density, log_depths).item() == pytest.approx(1, abs=1e-6)
+    assert torch.trapezoid(density * log_depths.exp(), log_depths).item() == pytest.approx(
+        8 * torch.sigmoid(torch.tensor(1.4)).item() + 25 * torch.sigmoid(torch.tensor(-1.4)).item(), rel=1e-5)
 
 
 def test_bands_learn_their_directions_only():
@@ -246,9 +314,33 @@ def test_gta_is_the_pose_of_the_camera(lidar2img, augmentation):
     assert along_v[1] > 0
 
 
+def test_plueckers_coordinates_are_those_of_the_line():
+    """Neither where on the ray its origin is nor how long its direction is matters; another line does."""
+    encoding, rays = build('pluecker'), Rays.from_lidar2img(both_samples(), FEATURES, 16)
+    out = encoding.embed_keys(rays)
+    moved = replace(rays, origins=rays.origins + 7 * rays.directions, directions=3 * rays.directions)
+    torch.testing.assert_close(encoding.embed_keys(moved), out)
+    beside = replace(rays, origins=rays.origins + torch.tensor([0.5, 0.4, 0.3]))
+    assert (encoding.embed_keys(beside) - out).abs().amax(-1).min() > 1e-4
+
+
+def test_urope_beside_plueckers_embedding():
+    rays = Rays.from_lidar2img(both_samples(), FEATURES, 16)
+    plain, both = URoPE(8, 8).double(), URoPE(8, 8, pluecker=True).double()
+    absolute = build('pluecker')
+    both.absolute.load_state_dict(absolute.state_dict())
+    assert plain.embed_keys(rays) is None and torch.equal(both.embed_keys(rays), absolute.embed_keys(rays))
+    assert torch.equal(both.prepare(rays).coefficients, plain.prepare(rays).coefficients)
+
+
 def test_transform_is_matrices_on_half_of_the_channels():
     rays = Rays.from_lidar2img(both_samples(), FEATURES, 16)
     transform = GTA(8, 16).double().prepare(rays)
+    # 2 pairs turn with u, 2 with v, at wavelengths of .1 and 2 widths or heights
+    place = rays.pixels / torch.tensor([80.0, 48.0])
+    phase = 2 * math.pi * (place[..., None] / torch.tensor([0.1, 2.0]).double()).flatten(-2)
+    torch.testing.assert_close(transform.rotation.cos[:, 0], phase.cos(), atol=1e-5, rtol=0)
+    torch.testing.assert_close(transform.rotation.sin[:, 0], phase.sin(), atol=1e-5, rtol=0)
     x = torch.randn(2, TOKENS, 8, 16).double()
     blocks = torch.einsum('blij,blhgj->blhgi', transform.matrices, x[..., :8].unflatten(-1, (2, 4)))
     torch.testing.assert_close(transform.apply(x)[..., :8], blocks.flatten(-2))
@@ -296,7 +388,9 @@ def test_depth_loss_pulls_the_mixture_to_the_depth():
 
 @pytest.mark.parametrize('make,message', [
     (lambda: WorldRoPE(temperature='hot'), 'hot'), (lambda: RayRoPE(anchors=[5, 12]), 'one depth'),
-    (lambda: GTA(8, 12), 'multiple of 8'), (lambda: WorldRoPE(anchors=[90]), 'depth_range')])
+    (lambda: GTA(8, 12), 'multiple of 8'), (lambda: WorldRoPE(anchors=[90]), 'depth_range'),
+    (lambda: RayRoPE(anchors=dict(spacing='log', num=4, start=5, stop=45)), 'one depth'),
+    (lambda: WorldRoPE(query_deviation=[1.0, 1.0]), 'query_deviation')])
 def test_bad_options_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()

@@ -3,6 +3,7 @@ import runpy
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import cv2
 import numpy as np
@@ -211,6 +212,16 @@ def test_tool_draws_a_trained_worldrope(toy, tmp_path, monkeypatch, capsys):
     assert all(str(tmp_path / 'out' / f'{name}.png') in printed for name in names)
 
     for options, message in (((*token, '--encodings', 'uropee'), 'uropee: neither a file nor one of'),
+                             ((*token, '--encodings', 'self_rope3d'), 'self_rope3d.py has no encoding'),
                              (('--token', 'CAM_FRONT', '60', 'x'), "--token: 'x' is not a pixel")):
         with pytest.raises(SystemExit, match=message):
             draw(*options)
+
+
+def test_tool_takes_the_encoding_that_a_model_ends_up_with():
+    """An ablation changes the one that its base brings along."""
+    tool = runpy.run_path(str(ROOT / 'tools/visualize_geometry.py'))
+    shape = SimpleNamespace(num_heads=8, channels=256)
+    path = ROOT / 'configs/ablations/petr-urope-anchors2_r50_8xb2-24e_nus-3d.py'
+    assert tool['build_encoding'](str(path), shape).depths.unique().tolist() == [10, 35]
+    assert tool['build_encoding']('urope', shape).depths.unique().tolist() == ANCHORS

@@ -83,6 +83,8 @@ class Bands(nn.Module):
         if head_dim % 2:
             raise ValueError(f'head_dim must be even to form rotary pairs, not {head_dim}')
         vectors = BANDS[kind](num_heads, head_dim // 2, **options).float()
+        if not vectors.any():
+            raise ValueError(f'head_dim {head_dim} is too small: {kind} bands leave all of its pairs unrotated')
         self.register_buffer('frequencies', vectors.norm(dim=-1, keepdim=True), persistent=False)
         if learnable:
             self.directions = nn.Parameter(F.normalize(vectors, dim=-1))

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from .bands import XY_WAVELENGTHS, Bands, frequencies
 from .rays import Rays
 from .rotation import Rotation, Transform, expected_rotation
-from .supports import PredictedDepth, PredictedInterval, PredictedMixture, fixed_anchors
+from .supports import PredictedDepth, PredictedInterval, PredictedMixture, fixed_anchors, list_anchors
 
 ANCHORS = (5, 12, 25, 45)
 TEMPERATURES = ('none', 'learned', 'key_rms', 'token')
@@ -160,7 +160,7 @@ class PredictedRoPE(RoPE3D):
     is, ``_rotate(frame, support, features)``.
 
     Args:
-        anchors: depths at which training starts, metres.
+        anchors: depths at which training starts, as for ``URoPE``.
         depth_range: nearest and farthest depth that may be predicted, metres.
         per_layer: a predictor for each decoder layer; False shares one, which sees the features of the first.
         bands, rotate_values: see ``RoPE3D``.
@@ -169,7 +169,7 @@ class PredictedRoPE(RoPE3D):
 
     predictor = PredictedDepth
 
-    def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] = ANCHORS,
+    def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = ANCHORS,
                  depth_range: tuple[float, float] = (0.5, 80.0), per_layer: bool = True, bands: str | dict = 'axial',
                  rotate_values: bool = True, num_layers: int = 6) -> None:
         super().__init__(num_heads, head_dim, bands, rotate_values)
@@ -200,8 +200,8 @@ class LearnedDepth(PredictedRoPE):
 
     def __init__(self, *args, anchors: Sequence[float] = (20, ), **kwargs) -> None:
         super().__init__(*args, anchors=anchors, **kwargs)
-        if len(anchors) != 1:
-            raise ValueError(f'{type(self).__name__} starts at one depth, not at anchors {list(anchors)}')
+        if len(list_anchors(anchors)) != 1:
+            raise ValueError(f'{type(self).__name__} starts at one depth, not at anchors {anchors}')
 
     def _rotate(self, frame: Frame, support: Tensor, features: Tensor) -> Rotation:
         return self._rotation(frame.origin + support[..., None] * frame.along)
@@ -229,7 +229,7 @@ class WorldRoPE(PredictedRoPE):
     of Gaussians in depth and over the patch. What the paper does not tell is our choice, see METHOD.
 
     Args:
-        anchors: means at which training starts, metres: as many hypotheses.
+        anchors: means at which training starts, as for ``URoPE``: as many hypotheses.
         depth_range, per_layer, bands, rotate_values: see ``PredictedRoPE``.
         temperature: what makes up for the keys that doubt shrinks: ``'none'``; ``'learned'``, a scale per head;
             ``'key_rms'``, one over the root mean square of a token's coefficients, 4 at most; ``'token'``, that times
@@ -241,7 +241,7 @@ class WorldRoPE(PredictedRoPE):
 
     predictor = PredictedMixture
 
-    def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] = ANCHORS,
+    def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = ANCHORS,
                  depth_range: tuple[float, float] = (0.5, 80.0), per_layer: bool = True, bands: str | dict = 'axial',
                  rotate_values: bool = True, temperature: str = 'key_rms',
                  query_deviation: Sequence[float] | None = None, depth_loss_weight: float = 0.0,
@@ -249,6 +249,8 @@ class WorldRoPE(PredictedRoPE):
         super().__init__(num_heads, head_dim, anchors, depth_range, per_layer, bands, rotate_values, num_layers)
         if temperature not in TEMPERATURES:
             raise ValueError(f'temperature: unknown {temperature!r}, use one of {TEMPERATURES}')
+        if query_deviation is not None and len(query_deviation) != 3:
+            raise ValueError(f'query_deviation must be three lengths (x, y, z) in metres, not {query_deviation}')
         self.temperature = temperature
         self.depth_loss_weight = depth_loss_weight
         if temperature == 'learned':

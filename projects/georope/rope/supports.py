@@ -26,12 +26,20 @@ def depth_anchors(spacing: str, num: int, start: float, stop: float) -> list[flo
     return depths.tolist()
 
 
+def list_anchors(anchors: Sequence[float] | dict) -> list[float]:
+    """Depths in metres: a list, or from ``dict(spacing='lid', num=4, start=1., stop=60.)``, see ``depth_anchors``."""
+    depths = depth_anchors(**anchors) if isinstance(anchors, dict) else [float(depth) for depth in anchors]
+    if not depths or min(depths) <= 0 or not all(map(math.isfinite, depths)):
+        raise ValueError(f'anchors must be positive depths in metres, not {anchors}')
+    return depths
+
+
 def fixed_anchors(anchors: Sequence[float] | dict, num_heads: int, num_pairs: int,
                   channel_wise: bool = False) -> Tensor:
     """URoPE's support: one sure depth per head, or per pair in the channel-wise ablation.
 
     Args:
-        anchors: depths in metres, or ``dict(spacing='lid', num=4, start=1., stop=60.)``.
+        anchors: see ``list_anchors``.
         num_heads: heads; contiguous groups of ``num_heads / len(anchors)`` heads share an anchor (paper).
         num_pairs: rotary pairs of a head.
         channel_wise: every head holds all anchors, its pairs take them in turn (paper's ablation, much worse).
@@ -39,9 +47,7 @@ def fixed_anchors(anchors: Sequence[float] | dict, num_heads: int, num_pairs: in
     Returns:
         Depths in metres, (heads, 1), or (1, pairs) channel-wise; (1, 1) for a single anchor.
     """
-    depths = depth_anchors(**anchors) if isinstance(anchors, dict) else [float(depth) for depth in anchors]
-    if not depths or min(depths) <= 0 or not all(map(math.isfinite, depths)):
-        raise ValueError(f'anchors must be positive depths in metres, not {anchors}')
+    depths = list_anchors(anchors)
     if len(depths) == 1:
         return torch.tensor([depths])
     if channel_wise:
@@ -58,15 +64,17 @@ class PredictedDepth(nn.Linear):
 
     Args:
         dims: channels of the features.
-        depths: where training starts, metres.
+        anchors: where training starts, see ``list_anchors``.
         depth_range: nearest and farthest depth that may be predicted, metres.
     """
 
     per_depth = 1
 
-    def __init__(self, dims: int, depths: Sequence[float], depth_range: tuple[float, float] = (0.5, 80.0)) -> None:
-        if not depths or not depth_range[0] < min(depths) <= max(depths) < depth_range[1]:
-            raise ValueError(f'depths must lie inside depth_range {tuple(depth_range)}, not {depths}')
+    def __init__(self, dims: int, anchors: Sequence[float] | dict,
+                 depth_range: tuple[float, float] = (0.5, 80.0)) -> None:
+        depths = list_anchors(anchors)
+        if not 0 < depth_range[0] < min(depths) <= max(depths) < depth_range[1]:
+            raise ValueError(f'anchors must lie inside depth_range, which is positive: {depths} and {depth_range}')
         super().__init__(dims, self.per_depth * len(depths))
         self.register_buffer('log_depths', torch.tensor(depths, dtype=torch.float64).log().float(), persistent=False)
         self.log_range = tuple(map(math.log, depth_range))
