@@ -55,7 +55,9 @@ def main() -> None:
     results = None
     if args.results:
         with open(args.results, encoding='utf-8') as file:
-            results = json.load(file)['results']
+            results = json.load(file).get('results')
+        if results is None:
+            raise SystemExit(f'{args.results} has no "results": not a nuScenes detection or tracking file')
     ordered = in_scene_order(info['data_list'])
     tracked = results is not None and any('tracking_id' in box for boxes in results.values() for box in boxes)
     if tracked and any('scene_token' not in entry for entry in ordered):

@@ -5,7 +5,7 @@ from made_up_rig import HEIGHT, WIDTH, camera
 
 from georope.visualization import Boxes, draw_bev, draw_camera, draw_frame, save_image
 from georope.visualization.boxes import EDGES
-from georope.visualization.draw import COLOURS, PANEL, TRUTH, class_colour
+from georope.visualization.draw import BACKGROUND, COLOURS, FAINT, PANEL, TRUTH, class_colour
 
 
 def boxes(centres, scores=None, name='car', yaw=0.5, velocity=(0, 0)) -> Boxes:
@@ -88,6 +88,30 @@ def test_frame_with_any_number_of_cameras(count):
     for i in range(count):  # each image is there, unscaled
         assert (picture == 40 + 30 * i).all(-1).sum() > 0.9 * HEIGHT * WIDTH
     assert picture.dtype == np.uint8
+
+
+def test_headline_names_all_classes_beside_one_camera(front):
+    """Ten classes, half of the usual width: the last one is there, and nothing is cut off."""
+    parts = [boxes([[x, 30, 0]], [.9], name) for x, name in enumerate(COLOURS)]
+    every = Boxes(np.concatenate([box.corners for box in parts]), list(COLOURS), np.zeros((10, 2)), np.ones(10))
+    head = draw_frame([np.zeros((HEIGHT, WIDTH, 3), np.uint8)], front[None], every, every)[:64]
+    assert head.shape[1] < 1300 and (head[:, -12:] == BACKGROUND).all()
+    for colour in COLOURS.values():
+        assert (head == colour).all(-1).sum() > 30
+
+
+def test_range_labels_give_way_to_track_ids():
+    label = np.array([300 + 600 / 110 * 10 * np.sin(.5), 300 + 600 / 110 * 10 * np.cos(.5)])  # of 10 m
+    x, y = (label - 300) * (110 / 600, -110 / 600)
+    box = boxes([[x - 3, y, 0]], [.9], yaw=0)
+
+    def lettering(image):
+        u, v = label.round().astype(int)
+        return (image[v - 6:v + 7, u - 16:u + 17] == FAINT).all(-1).sum()
+
+    free = lettering(draw_bev(600))
+    box.ids = ['s/12']
+    assert free > 10 and lettering(draw_bev(600, box)) == 0
 
 
 def test_frame_draws_scaled_images_exactly_and_in_natural_places():

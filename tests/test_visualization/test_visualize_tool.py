@@ -95,6 +95,12 @@ def test_tool_refuses_unknown_scenes_and_info_files_without_scenes(toy, visualiz
     assert len(list((tmp_path / 'vis').iterdir())) == 1
 
 
+def test_a_file_that_is_no_result_file_is_named(tmp_path, visualize):
+    (tmp_path / 'summary.json').write_text('{"mean_ap": 1}')
+    with pytest.raises(SystemExit, match='summary.json has no "results"'):
+        visualize({}, '--results', str(tmp_path / 'summary.json'))
+
+
 def test_truth_is_what_the_devkit_scores(toy):
     infos = load_infos(toy / 'nuscenes_infos_val.pkl')
     categories = infos['metainfo']['categories']

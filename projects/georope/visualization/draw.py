@@ -212,7 +212,6 @@ def draw_bev(size: int, predictions: Boxes | None = None, ground_truth: Boxes | 
         cv2.circle(image, middle, int(radius * scale * (1 << _SHIFT)), GRID, 1, cv2.LINE_AA, _SHIFT)
         x, y = place(radius * np.array([np.sin(0.5), -np.cos(0.5)]))
         texts.append((x, y, f'{radius} m', FAINT, 11, 'mm'))
-    _write(image, texts)
     nose = place([[0, 2.2], [1.1, -1.8], [0, -1.0], [-1.1, -1.8]])
     cv2.fillPoly(image, [_fixed(nose)], TEXT, cv2.LINE_AA, _SHIFT)
     ids = []
@@ -238,7 +237,10 @@ def draw_bev(size: int, predictions: Boxes | None = None, ground_truth: Boxes | 
                     for (x, y), track in zip(beside, boxes.ids)]
     labels = [label for stroke in strokes for label in stroke.draw(image, lambda segments: (
         place(segments[..., :2]), np.ones(len(segments), dtype=bool)))]
-    _write(image, _apart([*labels[::-1], *ids]), boxed=True)
+    names = [*labels[::-1], *ids]
+    shown = _apart([*names, *texts])  # where they meet, names stay
+    _write(image, [text for text in shown if text in texts])
+    _write(image, [text for text in shown if text in names], boxed=True)
     return image
 
 
@@ -313,10 +315,12 @@ def _legend(picture: np.ndarray, predictions: Boxes | None, ground_truth: Boxes 
                     sorted(present, key=lambda n: list(COLOURS).index(n) if n in COLOURS else len(COLOURS))]
         if not present:
             entries.append(('no predictions above the threshold', FAINT, None))
+    wide = x + sum(_font(13).getlength(text) + (22 if dashed is None else 56) for text, _, dashed in entries)
+    share = min(1, picture.shape[1] / wide)  # one camera and many classes: smaller, not cut off
     for text, colour, dashed in entries:
         if dashed is not None:
-            (_dashed if dashed else _line)(picture, (x, y), (x + 26, y), colour, 1 if dashed else 3)
-            x += 34
-        texts.append((x, y, text, colour, 13, 'lm'))
-        x += _font(13).getlength(text) + 22
+            (_dashed if dashed else _line)(picture, (x, y), (x + 26 * share, y), colour, 1 if dashed else 3)
+            x += 34 * share
+        texts.append((x, y, text, colour, int(13 * share), 'lm'))
+        x += (_font(13).getlength(text) + 22) * share
     _write(picture, texts)
