@@ -62,9 +62,10 @@ def test_releases(tmp_path, told, release):
 def test_what_is_missing_is_named(tmp_path, told):
     content = weights(RESNET)
     del content['conv1.weight']
+    content['bn1.bias'] = torch.ones(3)
     torch.save(content, tmp_path / 'a.pth')
     model = build(RESNET, tmp_path / 'a.pth')
-    assert (model.bn1.weight == 0.5).all() and told[-1].endswith('not in it: conv1.weight')
+    assert (model.bn1.weight == 0.5).all() and told[-1].endswith('not in it, or of another shape: conv1.weight, bn1.bias')
 
 
 @pytest.mark.parametrize('prefix', [None, 'backbone.'])

@@ -159,7 +159,7 @@ class CheckedPretrainedInit(PretrainedInit):
         module.load_state_dict(fitting, strict=False)
         missing = [name for name in counted if name not in fitting]
         print_log(f'{told}; {len(weights) - len(fitting)} of its {len(weights)} are not used'
-                  + (f'; not in it: {some(missing)}' if missing else ''), logger='current')
+                  + (f'; not in it, or of another shape: {some(missing)}' if missing else ''), logger='current')
         if hasattr(module, '_params_init_info'):
             update_init_info(module, init_info=self._get_init_info())
 
