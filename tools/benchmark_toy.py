@@ -2,6 +2,7 @@
 """Train and test configs on the toy world with several seeds at the same budget; mean and spread as a table.
 
     tools/benchmark_toy.py petr_toy petr-urope_toy --seeds 0 1 2 [--epochs 8] [--jobs 2]
+    tools/benchmark_toy.py petr_toy petr-urope_toy --speed 9    # training steps in alternation instead
 
 All start from one warmed-up backbone: `make demo` makes it, or tools/train.py configs/toy/backbone_toy.py.
 
@@ -14,16 +15,23 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 
 import torch
+from mmengine.config import Config
+from mmengine.utils import track_iter_progress
+
+from georope.engine import build_runner
 
 ROOT = Path(__file__).resolve().parents[1]
 METRICS = {'NDS': 'nd_score', 'mAP': 'mean_ap', 'mATE': 'trans_err', 'mASE': 'scale_err', 'mAOE': 'orient_err',
-           'mAVE': 'vel_err', 'mAAE': 'attr_err'}
-COLUMNS = (*METRICS, 's/iter', 'M parameters')
+           'mAVE': 'vel_err', 'mAAE': 'attr_err', 'AMOTA': 'amota'}
+COLUMNS = (*METRICS, 'M parameters')
+STATISTICS = ('running_mean', 'running_var', 'num_batches_tracked')
 
 
 def parse_args():
@@ -32,13 +40,14 @@ def parse_args():
     parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2])
     parser.add_argument('--epochs', type=int, default=8, help='of every run; the learning rate falls within them')
     parser.add_argument('--jobs', type=int, default=1, help='runs at a time; give each OMP_NUM_THREADS of its own')
+    parser.add_argument('--speed', type=int, metavar='N', help='only time N training steps of each config, in turn')
     parser.add_argument('--out', type=Path, default=ROOT / 'configs/toy/results.json')
     parser.add_argument('--work-dirs', type=Path, default=ROOT / 'work_dirs/benchmark_toy')
     return parser.parse_args()
 
 
 def train_and_test(config, seed, epochs, work_dir):
-    """Numbers of one run: the devkit's, seconds per iteration (they depend on the machine's load), parameters."""
+    """Numbers of one run: the devkit's, and parameters."""
     path = ROOT / f'configs/toy/{config}.py'
     checkpoint = work_dir / f'epoch_{epochs}.pth'
     schedule = [f'train_cfg.max_epochs={epochs}', f'train_cfg.val_interval={epochs}', f'param_scheduler.1.end={epochs}',
@@ -51,15 +60,16 @@ def train_and_test(config, seed, epochs, work_dir):
             subprocess.run(list(map(str, command)), check=True, stdout=log, stderr=log, cwd=ROOT, env=os.environ)
     if not checkpoint.exists():
         run('train', '--work-dir', work_dir, '--resume', '--cfg-options', f'randomness.seed={seed}', *schedule)
-    run('test', checkpoint, '--work-dir', work_dir, '--cfg-options', f'test_evaluator.jsonfile_prefix={work_dir}')
-    summary = json.loads((work_dir / 'metrics_summary.json').read_text())
-    numbers = {name: summary[key] if key in summary else summary['tp_errors'][key] for name, key in METRICS.items()}
-    logged = [json.loads(line) for scalars in work_dir.glob('*/vis_data/scalars.json')
-              for line in scalars.read_text().splitlines()]
-    numbers['s/iter'] = statistics.median(line['time'] for line in logged if 'loss' in line)
+    summaries = [work_dir / name for name in ('metrics_summary.json', 'tracking_metrics_summary.json')]
+    if not all(path.exists() for path in summaries):
+        run('test', checkpoint, '--work-dir', work_dir, '--cfg-options', f'test_evaluator.jsonfile_prefix={work_dir}')
+    detection, tracking = (json.loads(path.read_text()) for path in summaries)
+    summary = {**tracking, **detection, **detection['tp_errors']}
+    numbers = {name: summary[key] for name, key in METRICS.items()}
     weights = torch.load(checkpoint, weights_only=True, map_location='cpu')['state_dict']
     # Branches that all layers share are stored under the name of each.
-    numbers['M parameters'] = sum({value.data_ptr(): value.numel() for value in weights.values()}.values()) / 1e6
+    numbers['M parameters'] = sum({value.data_ptr(): value.numel() for name, value in weights.items()
+                                   if not name.endswith(STATISTICS)}.values()) / 1e6
     return numbers
 
 
@@ -75,8 +85,35 @@ def table(results):
     return '\n'.join(lines)
 
 
+def speed(configs, steps, directory):
+    """Seconds of a training step (model and optimizer, not loading) of each config: CPU time on a CPU."""
+    runs, times = {}, {config: [] for config in configs}
+    for config in configs:
+        cfg = Config.fromfile(ROOT / f'configs/toy/{config}.py')
+        cfg.update(work_dir=directory, experiment_name=config, load_from=None, launcher='none', log_level='WARNING')
+        runner = build_runner(cfg)
+        wrapper = runner.build_optim_wrapper(cfg.optim_wrapper)
+        runs[config] = runner.model.train(), wrapper, iter(runner.build_dataloader(cfg.train_dataloader, seed=0))
+    for _ in track_iter_progress(list(range(steps + 1))):
+        for config, (model, wrapper, batches) in runs.items():
+            batch = next(batches)
+            clock = time.process_time if next(model.parameters()).device.type == 'cpu' else time.perf_counter
+            start = clock()
+            model.train_step(batch, wrapper)  # its losses are read: nothing is left running
+            times[config].append(clock() - start)
+    print()
+    for config in configs:
+        ratios = [own / first for own, first in zip(times[config][1:], times[configs[0]][1:])]
+        print(f'{config:28} {statistics.median(times[config][1:]):.3f} s   x {statistics.median(ratios):.3f} '
+              f'({min(ratios):.3f}..{max(ratios):.3f})')
+
+
 def main():
     args = parse_args()
+    if args.speed:
+        with tempfile.TemporaryDirectory() as directory:
+            speed(args.configs, args.speed, directory)
+        return
     stored = json.loads(args.out.read_text()) if args.out.exists() else {}
     results = stored.setdefault(f'{args.epochs} epochs', {})
     lock = Lock()

@@ -7,17 +7,24 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from unittest import mock
 
 TOOLS = Path(__file__).resolve().parents[2] / 'tools'
 _names = (f'run{number}' for number in itertools.count())
 
 
-def main(tool: str, config: Path, *arguments) -> None:
-    """Calls main() of tools/<tool>.py. The name keeps mmengine's global logger and message hub of two runs apart."""
+def load(tool: str) -> ModuleType:
+    """tools/<tool>.py as a module."""
     spec = importlib.util.spec_from_file_location(f'tool_{tool}', TOOLS / f'{tool}.py')
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def main(tool: str, config: Path, *arguments) -> None:
+    """Calls main() of tools/<tool>.py. The name keeps mmengine's global logger and message hub of two runs apart."""
+    module = load(tool)
     if '--cfg-options' not in arguments:
         arguments = (*arguments, '--cfg-options')
     argv = [tool, config, *arguments, f'experiment_name={next(_names)}']
