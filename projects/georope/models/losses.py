@@ -1,4 +1,4 @@
-"""Losses that mmdet has only with a compiled CUDA operator, and the check of all losses."""
+"""Losses that mmdet has only with a compiled CUDA operator, and the checks that all is finite."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -20,6 +20,17 @@ def check_losses(losses: dict[str, Tensor], metas: Sequence[dict]) -> None:
         values = {name: loss.item() for name, loss in losses.items()}
         raise FloatingPointError(
             f'losses are not finite for samples {[sample_name(meta) for meta in metas]}: {values}')
+
+
+def check_predictions(results: dict[str, Tensor], metas: Sequence[dict]) -> None:
+    """Raise FloatingPointError with the names of the samples whose logits or codes (layers, B, Q, ...) are not finite:
+    nothing after the head could tell where they come from."""
+    finite = results['logits'].isfinite().all(-1) & results['codes'].isfinite().all(-1)
+    finite = finite.all(-1).all(0).tolist()
+    if not all(finite):
+        bad = [sample_name(meta) for meta, ok in zip(metas, finite) if not ok]
+        raise FloatingPointError(f'predictions are not finite for samples {bad}; check their images and calibration, '
+                                 'or the learning rate')
 
 
 @MODELS.register_module()

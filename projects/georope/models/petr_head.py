@@ -23,11 +23,11 @@ from georope.rope import Rays, Rotation
 
 from . import box_code
 from .assignment import Targets, match, read_targets
-from .cameras import padded_tokens, sample_name, stack_matrices
+from .cameras import padded_tokens, stack_matrices
 from .decoder import PETRDecoder
 from .denoising import Denoising, DenoisingQueries
 from .embeddings import MLN, SEGate, cone_code, frustum_coordinates, inverse_sigmoid, lid_depths, sine_embedding_3d
-from .losses import check_losses
+from .losses import check_losses, check_predictions
 
 DEPTH_BINS = 64
 
@@ -244,7 +244,7 @@ class PETRHead(BaseModule):
         if self.training and self.denoising is not None:
             denoising = self.denoising(targets, self.pc_range, self.num_predictions, self.num_classes)
         results = self(features, metas, denoising, tokens)
-        _check_finite(results, metas)
+        check_predictions(results, metas)
         losses = self.loss_by_feat(results, targets, denoising)
         check_losses(losses, metas)
         return losses
@@ -295,7 +295,7 @@ class PETRHead(BaseModule):
         """
         metas = [sample.metainfo for sample in data_samples]
         results = self(features, metas, tokens=tokens)
-        _check_finite(results, metas)
+        check_predictions(results, metas)
         decoded = self.bbox_coder.decode(results['logits'][-1], results['codes'][-1])
         return [InstanceData(bboxes_3d=box_code.to_lidar_boxes(boxes), scores_3d=scores, labels_3d=labels)
                 for boxes, scores, labels in decoded]
@@ -396,17 +396,3 @@ def _cls_branch(dims: int, num_classes: int) -> nn.Sequential:
 def _reg_branch(dims: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(dims, dims), nn.ReLU(), nn.Linear(dims, dims), nn.ReLU(),
                          nn.Linear(dims, box_code.CODE_SIZE))
-
-
-def _names(metas: Sequence[dict]) -> list[str]:
-    return [sample_name(meta) for meta in metas]
-
-
-def _check_finite(results: dict, metas: Sequence[dict]) -> None:
-    """Refuse predictions that are not finite: nothing after this point could tell where they come from."""
-    finite = results['logits'].isfinite().all(-1) & results['codes'].isfinite().all(-1)  # (layers, B, Q)
-    finite = finite.all(-1).all(0).tolist()
-    if not all(finite):
-        bad = [name for name, ok in zip(_names(metas), finite) if not ok]
-        raise FloatingPointError(f'predictions are not finite for samples {bad}; check their images and calibration, '
-                                 'or the learning rate')
