@@ -78,6 +78,13 @@ def test_how_far_the_closed_form_is_off():
         return (torch.complex(*closed).reshape(along.shape) - exact).abs().max()
     assert worst(0.0, 1.0) < 0.001 and worst(0.0, 2.9) < 0.02 < worst(0.0, 3.0)
     assert worst(0.35, 0.5, 1.0) < 0.02 < worst(0.5, 0.5, 1.0) < 0.026
+
+    # Small turns: the variance of the phase is exact, that of doubt and patch together included.
+    side, along = torch.tensor([[0.01]]).double(), torch.tensor([[0.003]]).double()
+    one = torch.ones(1, 1, 1).double()
+    closed = expected_rotation(one, one, 0.5 * one, *(x.view(1, 1, 1, 1) for x in (0 * side, along, side ** 2 / 12)))
+    exact = integrated(1.0, 0.5, along, side, 0 * side)
+    assert torch.complex(*closed).abs().log().item() == pytest.approx(exact.abs().log().item(), rel=1e-3)
     for sigma in (0.0, 0.1, 0.35, 0.5):
         assert 0.15 < worst(sigma, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 12.0, 16.0) < 0.27
 
