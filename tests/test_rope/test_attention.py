@@ -162,7 +162,9 @@ def test_gradients_of_the_product_are_taken_from_itself(size):
                                                   lambda tensor: tensor):
         product = Rotation(*leaves).apply(real, tempered=True)
     assert product.data_ptr() in kept and real.data_ptr() not in kept
-    found = torch.autograd.grad(product, [real, *leaves], grad_real)
+    found = torch.autograd.grad(product, [real, *leaves], grad_real, retain_graph=True)
+    ones = torch.autograd.grad(product, [real, *leaves], torch.ones_like(product), retain_graph=True)
+    assert all(torch.equal(a, b) for a, b in zip(torch.autograd.grad(product.sum(), [real, *leaves]), ones))
     expected = torch.autograd.grad(
         torch.view_as_real(torch.complex(leaves[0], leaves[1]).transpose(1, 2) * leaves[2].transpose(1, 2) * x), leaves,
         grad_real.unflatten(-1, (-1, 2))) if size else [torch.zeros_like(leaf) for leaf in leaves]

@@ -196,7 +196,9 @@ class _Product(torch.autograd.Function):
 
 def _complex(x: Tensor) -> Tensor:
     """The pairs of ``x`` (..., head_dim). Half precision is widened: only the product is rounded, never the phases."""
-    return torch.view_as_complex(x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(-1, (-1, 2)))
+    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    x = x if x.stride(-1) == 1 else x.contiguous()  # such as the expanded gradient of a sum
+    return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
 
 
 def _real(pairs: Tensor) -> Tensor:
