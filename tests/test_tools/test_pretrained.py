@@ -65,7 +65,8 @@ def test_what_is_missing_is_named(tmp_path, told):
     content['bn1.bias'] = torch.ones(3)
     torch.save(content, tmp_path / 'a.pth')
     model = build(RESNET, tmp_path / 'a.pth')
-    assert (model.bn1.weight == 0.5).all() and told[-1].endswith('not in it, or of another shape: conv1.weight, bn1.bias')
+    assert (model.bn1.weight == 0.5).all()
+    assert told[-1].endswith('not in it, or of another shape: conv1.weight, bn1.bias')
 
 
 @pytest.mark.parametrize('prefix', [None, 'backbone.'])
