@@ -1,17 +1,6 @@
 """Detectors on mmengine: PETR and its parts."""
+from georope import rope
 from georope.registry import MODELS
-from georope.rope import (
-    GTA,
-    BEVTimeRoPE,
-    LearnedDepth,
-    NoEncoding,
-    Pluecker,
-    PRoPE,
-    RayRoPE,
-    RoPE3D,
-    URoPE,
-    WorldRoPE,
-)
 
 from .assignment import BBox3DL1Cost, HungarianAssigner3D
 from .box_code import NMSFreeCoder
@@ -29,8 +18,9 @@ from .token_classifier import TokenClassifierHead
 from .vovnet import VoVNet
 
 # rope knows no registry: it is plain torch.
-for _encoding in (BEVTimeRoPE, GTA, LearnedDepth, NoEncoding, PRoPE, Pluecker, RayRoPE, RoPE3D, URoPE, WorldRoPE):
-    MODELS.register_module(module=_encoding)
+for _part in map(vars(rope).get, rope.__all__):
+    if issubclass(_part, rope.NoEncoding):
+        MODELS.register_module(module=_part)
 
 __all__ = ['BBox3DL1Cost', 'CPFPN', 'FocalHead', 'FocalLoss', 'FramePreprocessor', 'GridMask', 'HungarianAssigner3D',
            'NMSFreeCoder', 'PETR', 'PETRClassicHead', 'PETRHead', 'StreamPETR', 'StreamPETRHead',
