@@ -64,6 +64,8 @@ def main() -> None:
         tokens = [frame.token for frames in split_frames(args.ground_truth, args.data_root, args.version).values()
                   for frame in frames]
         nusc = open_tables(args.version, args.data_root, tokens)
+        if not nusc.sample_annotation:
+            sys.exit(f'{args.version} has no annotations: no --ground-truth to track')
         detections, meta = dict(ground_truth_results(nusc, tokens)), CAMERA_META
     else:
         violations = [fault for fault in check_submission(

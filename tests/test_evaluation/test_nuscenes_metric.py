@@ -87,8 +87,14 @@ def test_a_frame_that_the_info_file_lacks_is_named(toy, tmp_path):
     with pytest.raises(ValueError, match='sample foreign is not among the 7 frames of .*e.g. '):
         run([*toy.samples, empty('foreign')], **toy.options)
     other = write_infos(tmp_path / 'other.pkl', ['x', *toy.tokens])
-    with pytest.raises(ValueError, match='1 of 8 frames of the info file are not in the tables.*e.g. x'):
+    with pytest.raises(ValueError, match='1 of 8 frames are not in the tables.*e.g. x'):
         run([empty('x'), *toy.samples], data_root=toy.nusc.dataroot, ann_file=other)
+
+
+def test_wrong_tables_end_a_test_at_its_first_batch(toy):
+    metric = NuScenesMetric(data_root='/nowhere', ann_file=toy.ann_file)
+    with pytest.raises(FileNotFoundError, match='no nuScenes table /nowhere/v1.0-mini/scene.json'):
+        metric.process({}, toy.samples[:1])
 
 
 def test_a_dataset_cut_by_indices_is_scored_on_its_own_frames(toy, log):
