@@ -41,7 +41,7 @@ def write_configs(folder: Path) -> None:
             img_roi_head=dict(train_ratio=0.5, infer_ratio=0.75),
             pts_bbox_head=dict(num_query=12, memory_len=18, topk_proposals=6, num_propagated=6,
                                decoder=dict(num_layers=2, feedforward_channels=64, dropout=0.1))),
-        train_dataloader=dict(batch_size=2, dataset=dict(indices=PLACES)),
+        train_dataloader=dict(batch_size=2, batch_sampler=dict(seq_split_num=1), dataset=dict(indices=PLACES)),
         test_dataloader=dict(num_workers=0, persistent_workers=False,
                              dataset=dict(indices=PLACES, ann_file='nuscenes_infos_train.pkl')),
         val_cfg=None, val_dataloader=None, val_evaluator=None,
