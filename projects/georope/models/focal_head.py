@@ -17,6 +17,7 @@ from georope.registry import MODELS, TASK_UTILS
 
 from .cameras import padded_tokens, sample_name
 from .embeddings import inverse_sigmoid
+from .losses import check_predictions
 
 
 @dataclass
@@ -142,7 +143,8 @@ class FocalHead(BaseModule):
             FloatingPointError: if predictions are not finite; names the samples.
             ValueError: if a sample has no or unusable 2D labels; names it and the camera.
         """
-        _check_finite(predictions, data_samples)
+        check_predictions((predictions.logits, predictions.boxes, predictions.centres, predictions.centerness),
+                          [sample.metainfo for sample in data_samples], '2D predictions')
         device = predictions.logits.device
         images = [image for sample in data_samples for image in self._read(sample, device)]
         height, width = predictions.size
@@ -210,16 +212,6 @@ class FocalHead(BaseModule):
         sigma = (2 * radius + 1) / 6
         heat = torch.exp(-(x ** 2 + y ** 2) / (2 * sigma ** 2))
         return torch.where((x.abs() <= radius) & (y.abs() <= radius), heat, 0).amax(0)
-
-
-def _check_finite(predictions: CameraPredictions, data_samples: Sequence) -> None:
-    values = torch.cat((predictions.logits, predictions.boxes, predictions.centres, predictions.centerness[..., None]),
-                       dim=-1)
-    finite = values.isfinite().reshape(len(data_samples), -1).all(1).tolist()
-    if not all(finite):
-        bad = [sample_name(sample.metainfo) for sample, ok in zip(data_samples, finite) if not ok]
-        raise FloatingPointError(f'2D predictions are not finite for samples {bad}; check their images, or the '
-                                 'learning rate')
 
 
 def _tower(in_channels: int, channels: int) -> nn.Sequential:

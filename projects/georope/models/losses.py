@@ -22,15 +22,14 @@ def check_losses(losses: dict[str, Tensor], metas: Sequence[dict]) -> None:
             f'losses are not finite for samples {[sample_name(meta) for meta in metas]}: {values}')
 
 
-def check_predictions(results: dict[str, Tensor], metas: Sequence[dict]) -> None:
-    """Raise FloatingPointError with the names of the samples whose logits or codes (layers, B, Q, ...) are not finite:
-    nothing after the head could tell where they come from."""
-    finite = results['logits'].isfinite().all(-1) & results['codes'].isfinite().all(-1)
-    finite = finite.all(-1).all(0).tolist()
+def check_predictions(predictions: Sequence[Tensor], metas: Sequence[dict], kind: str = 'predictions') -> None:
+    """Raise FloatingPointError with the names of the samples of which a value in the tensors (B, ...) or (B * N, ...)
+    is not finite: nothing after the head could tell where it comes from."""
+    finite = torch.stack([x.isfinite().reshape(len(metas), -1).all(1) for x in predictions]).all(0).tolist()
     if not all(finite):
         bad = [sample_name(meta) for meta, ok in zip(metas, finite) if not ok]
-        raise FloatingPointError(f'predictions are not finite for samples {bad}; check their images and calibration, '
-                                 'or the learning rate')
+        raise FloatingPointError(f'{kind} are not finite for samples {bad}; check their images and calibration, or the '
+                                 'learning rate')
 
 
 @MODELS.register_module()

@@ -244,7 +244,7 @@ class PETRHead(BaseModule):
         if self.training and self.denoising is not None:
             denoising = self.denoising(targets, self.pc_range, self.num_predictions, self.num_classes)
         results = self(features, metas, denoising, tokens)
-        check_predictions(results, metas)
+        check_predictions([results[name].transpose(0, 1) for name in ('logits', 'codes')], metas)
         losses = self.loss_by_feat(results, targets, denoising)
         check_losses(losses, metas)
         return losses
@@ -295,7 +295,7 @@ class PETRHead(BaseModule):
         """
         metas = [sample.metainfo for sample in data_samples]
         results = self(features, metas, tokens=tokens)
-        check_predictions(results, metas)
+        check_predictions([results[name].transpose(0, 1) for name in ('logits', 'codes')], metas)
         decoded = self.bbox_coder.decode(results['logits'][-1], results['codes'][-1])
         return [InstanceData(bboxes_3d=box_code.to_lidar_boxes(boxes), scores_3d=scores, labels_3d=labels)
                 for boxes, scores, labels in decoded]
