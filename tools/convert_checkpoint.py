@@ -9,12 +9,10 @@ is told in georope/engine/conversion.py.
 import argparse
 from pathlib import Path
 
-from mmengine.config import Config, DictAction
-from mmengine.registry import init_default_scope
+from mmengine.config import DictAction
 from mmengine.runner import CheckpointLoader
 
-from georope.engine import ERAS, convert, local_file, read_weights, save_atomically
-from georope.registry import MODELS
+from georope.engine import ERAS, build_model, convert, local_file, read_weights, save_atomically
 
 
 def parse_args() -> argparse.Namespace:
@@ -34,11 +32,7 @@ def parse_args() -> argparse.Namespace:
 
 def main() -> None:
     args = parse_args()
-    cfg = Config.fromfile(args.config)
-    if args.cfg_options is not None:
-        cfg.merge_from_dict(args.cfg_options)
-    init_default_scope(cfg.default_scope)
-    model = MODELS.build(cfg.model)
+    cfg, model = build_model(args.config, args.cfg_options)
     checkpoint = CheckpointLoader.load_checkpoint(args.checkpoint, map_location='cpu')
     try:
         result = convert(read_weights(checkpoint), model, args.box_era, checkpoint.get('meta') or {})

@@ -17,9 +17,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from mmengine.config import Config, DictAction
-from mmengine.registry import init_default_scope
 
-from georope.engine import CheckWeightsHook, load_from_local, local_file, read_weights
+from georope.engine import CheckWeightsHook, build_model, load_from_local, local_file, read_weights
 from georope.registry import DATASETS, MODELS
 from georope.visualization import save_image
 from georope.visualization.geometry import PREDICTED, draw_attention, draw_depths, draw_response, draw_support
@@ -66,11 +65,7 @@ def build_encoding(name: str, seen):
 
 def main() -> None:
     args = parse_args()
-    cfg = Config.fromfile(args.config)
-    if args.cfg_options is not None:
-        cfg.merge_from_dict(args.cfg_options)
-    init_default_scope(cfg.default_scope)
-    model = MODELS.build(cfg.model)
+    cfg, model = build_model(args.config, args.cfg_options)
     if args.checkpoint:
         checkpoint = load_from_local(args.checkpoint, map_location='cpu')
         CheckWeightsHook('test').after_load_checkpoint(SimpleNamespace(model=model, cfg=cfg), checkpoint)

@@ -9,8 +9,10 @@ import torch
 from mmengine.config import Config, DictAction
 from mmengine.device import get_device
 from mmengine.logging import print_log
-from mmengine.registry import RUNNERS
+from mmengine.registry import RUNNERS, init_default_scope
 from mmengine.runner import Runner
+
+from georope.registry import MODELS
 
 _AMP_ONLY = ('loss_scale', 'dtype', 'use_fsdp')
 
@@ -41,6 +43,14 @@ def load_config(args: argparse.Namespace) -> Config:
         cfg.merge_from_dict(args.cfg_options)
     cfg.work_dir = args.work_dir or cfg.get('work_dir') or os.path.join('work_dirs', Path(args.config).stem)
     return cfg
+
+
+def build_model(path: str, options: dict | None) -> tuple[Config, torch.nn.Module]:
+    """Reads a config with the changes of ``--cfg-options`` and builds its model, without a runner."""
+    cfg = Config.fromfile(path)
+    cfg.merge_from_dict(options or {})
+    init_default_scope(cfg.default_scope)
+    return cfg, MODELS.build(cfg.model)
 
 
 def build_runner(cfg: Config) -> Runner:
