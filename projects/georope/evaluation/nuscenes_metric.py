@@ -17,7 +17,7 @@ from nuscenes.eval.detection.data_classes import DetectionMetrics
 from georope.datasets.info_file import CREATE_COMMAND, load_infos
 from georope.evaluation.devkit import evaluate_results, open_tables, split_name
 from georope.evaluation.results import devkit_boxes, to_global, write_results
-from georope.evaluation.scenes import scenes_of
+from georope.evaluation.scenes import part_of, scenes_of
 from georope.evaluation.tracker import Tracker, track_results
 from georope.evaluation.tracking_eval import evaluate_tracks, tracking_summary, tracking_table
 from georope.registry import METRICS
@@ -28,6 +28,7 @@ ERRORS = dict(trans_err='mATE', scale_err='mASE', orient_err='mAOE', vel_err='mA
 class _Frames(NamedTuple):
     version: str
     tokens: list  # sample tokens in the order of the info file
+    scenes: Optional[dict] = None  # their frames by scene, where tables are needed
 
 
 def _some(tokens: Sequence[str]) -> str:
@@ -99,7 +100,8 @@ class NuScenesMetric(BaseMetric):
             MMLogger.get_current_instance().warning('v1.0-test has no public annotations: writing the result file only')
             self.format_only = True
         if self.tracker or not self.format_only:
-            scenes_of(frames.version, self.data_root, frames.tokens)  # wrong tables, before a long test, not after it
+            # Read now, so that wrong tables end a long test at its beginning.
+            frames = frames._replace(scenes=scenes_of(frames.version, self.data_root, frames.tokens))
         return frames
 
     @property
@@ -183,7 +185,7 @@ class NuScenesMetric(BaseMetric):
     def _track(self, frames: dict, tokens: list, folder: str) -> str:
         """Write the tracking file; its path."""
         path = os.path.join(folder, 'tracking_nusc.json')
-        scenes = scenes_of(self.frames.version, self.data_root, tokens)
+        scenes = part_of(self.frames.scenes, tokens)
         classes = self.classes
         write_results(path, track_results(lambda token: devkit_boxes(frames[token], classes), scenes, self.tracker))
         if self.jsonfile_prefix:

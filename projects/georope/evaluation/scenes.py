@@ -2,7 +2,7 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
 from nuscenes.utils.splits import create_splits_scenes
@@ -51,16 +51,19 @@ def scenes_of(version: str, data_root: str, tokens: Sequence[str]) -> dict[str, 
     Raises:
         ValueError: frames are unknown to these tables.
     """
-    wanted, found = set(tokens), {}
-    for name, frames in read_scenes(version, data_root).items():
-        chosen = [frame for frame in frames if frame.token in wanted]
-        if chosen:
-            found[name] = chosen
-    unknown = sorted(wanted - {frame.token for frames in found.values() for frame in frames})
+    found = part_of(read_scenes(version, data_root), tokens)
+    unknown = sorted(set(tokens) - {frame.token for frames in found.values() for frame in frames})
     if unknown:
-        raise ValueError(f'{len(unknown)} of {len(wanted)} frames are not in the tables '
+        raise ValueError(f'{len(unknown)} of {len(set(tokens))} frames are not in the tables '
                          f'{os.path.join(data_root, version)}, e.g. {", ".join(unknown[:3])}')
     return found
+
+
+def part_of(scenes: Mapping[str, Sequence[Frame]], tokens: Sequence[str]) -> dict[str, list[Frame]]:
+    """Only the given frames, and the scenes that have some of them."""
+    wanted = set(tokens)
+    chosen = {name: [frame for frame in frames if frame.token in wanted] for name, frames in scenes.items()}
+    return {name: frames for name, frames in chosen.items() if frames}
 
 
 def splits_of(version: str, data_root: str) -> dict[str, list[str]]:
