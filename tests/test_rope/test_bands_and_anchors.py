@@ -36,6 +36,21 @@ def test_mixed_bands_give_every_head_other_bearings():
         3 * [3 * 80 ** (i / 3) for i in range(4)] + [1.5 * 24 ** (i / 3) for i in range(4)]).expand(8, 16))
 
 
+@pytest.mark.parametrize('bands,distinct', [
+    ('axial', 16), ('mixed', 8 * 12 + 4), (dict(type='mixed', learnable=True), 8 * 16),
+    (dict(type='axial', learnable=True), 16)])
+def test_bands_of_all_heads_count_once(bands, distinct):
+    torch.manual_seed(0)
+    bands, points = Bands(bands, 8, 32), 50 * torch.randn(2, 5, 3)
+    for parameter in bands.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    assert bands.distinct(points).shape == (2, 5, distinct)
+    expected = torch.einsum('blx,hpx->blhp', points, bands.vectors)
+    torch.testing.assert_close(bands(points), expected, atol=1e-4, rtol=1e-4)
+    if distinct == 100:
+        assert torch.equal(bands.spread(torch.arange(100.0))[:, 12:], torch.arange(96.0, 100).expand(8, 4))
+
+
 @pytest.mark.parametrize('bands,message', [('spiral', 'spiral'), ({'xy': (3, 240)}, 'None'),
                                            ({'type': 'axial', 'xy': (240, 3)}, 'shortest')])
 def test_bad_bands_are_named(bands, message):

@@ -86,6 +86,8 @@ class Bands(nn.Module):
         if not vectors.any():
             raise ValueError(f'head_dim {head_dim} is too small: {kind} bands leave all of its pairs unrotated')
         self.register_buffer('frequencies', vectors.norm(dim=-1, keepdim=True), persistent=False)
+        differ = ((vectors != vectors[:1]).any(-1) | (learnable and len(vectors) > 1)).any(0).nonzero()
+        self.own = differ[-1].item() + 1 if len(differ) else 0  # pairs with bands of each head, before those of all
         if learnable:
             self.directions = nn.Parameter(F.normalize(vectors, dim=-1))
         else:
@@ -98,6 +100,20 @@ class Bands(nn.Module):
 
     def forward(self, points: Tensor) -> Tensor:
         """``w . x`` of points or directions (..., 3): (..., 1 or heads, pairs), in the dtype of ``points``."""
+        return self.spread(self.distinct(points))
+
+    def distinct(self, points: Tensor) -> Tensor:
+        """``w . x`` of points or directions (..., 3), a band that all heads share only once: (..., distinct), those of
+        each head first. For work on many bands, whose results ``spread`` gives to the heads."""
         vectors = self.vectors.to(points.dtype)
+        vectors = torch.cat((vectors[:, :self.own].flatten(0, 1), vectors[0, self.own:]))
         # An elementwise sum: a matrix product would run in TF32 where that is switched on.
-        return sum(points[..., None, None, axis] * vectors[..., axis] for axis in range(3))
+        return sum(points[..., None, axis] * vectors[:, axis] for axis in range(3))
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Values (..., distinct) of the bands to every head: (..., 1 or heads, pairs)."""
+        if not self.own:
+            return x.unsqueeze(-2)
+        own, shared = x.tensor_split([self.own * len(self.frequencies)], dim=-1)
+        own = own.unflatten(-1, (-1, self.own))
+        return torch.cat((own, shared.unsqueeze(-2).expand(*own.shape[:-1], -1)), dim=-1)

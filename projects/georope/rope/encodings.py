@@ -144,7 +144,7 @@ class Frame:
 
     Attributes:
         rays: of the tokens.
-        origin, along, patch: (B, L, 1 or heads, pairs): ``w.o``, ``w.r`` and A.
+        origin, along, patch: (B, L, distinct bands): ``w.o``, ``w.r`` and A.
         shared: the rotation of all layers, once it is made, where one predictor serves them.
     """
 
@@ -179,8 +179,8 @@ class PredictedRoPE(RoPE3D):
 
     def prepare(self, rays: Rays) -> Frame:
         with torch.autocast(rays.origins.device.type, enabled=False):
-            patch = rays.patch_variance * self.bands(rays.footprints).square().sum(2)
-            return Frame(rays, self.bands(rays.origins), self.bands(rays.directions), patch)
+            patch = rays.patch_variance * self.bands.distinct(rays.footprints).square().sum(2)
+            return Frame(rays, self.bands.distinct(rays.origins), self.bands.distinct(rays.directions), patch)
 
     def rotate_keys(self, frame: Frame, features: Tensor, layer: int = 0) -> Rotation:
         """The rotation of tokens with ``features`` (B, L, num_heads * head_dim) in a decoder layer."""
@@ -204,7 +204,7 @@ class LearnedDepth(PredictedRoPE):
             raise ValueError(f'{type(self).__name__} starts at one depth, not at anchors {anchors}')
 
     def _rotate(self, frame: Frame, support: Tensor, features: Tensor) -> Rotation:
-        return self._rotation(frame.origin + support[..., None] * frame.along)
+        return self._rotation(self.bands.spread(frame.origin + support * frame.along))
 
 
 class RayRoPE(LearnedDepth):
@@ -217,10 +217,10 @@ class RayRoPE(LearnedDepth):
     predictor = PredictedInterval
 
     def _rotate(self, frame: Frame, support: tuple[Tensor, Tensor], features: Tensor) -> Rotation:
-        depth, half = (x[..., None] for x in support)
+        depth, half = support
         phase = frame.origin + depth * frame.along
         mean = torch.sinc(half * frame.along / torch.pi)
-        cos, sin = ((mean * x).transpose(1, 2) for x in (phase.cos(), phase.sin()))
+        cos, sin = (self.bands.spread(mean * x).transpose(1, 2) for x in (phase.cos(), phase.sin()))
         return Rotation(cos, sin, rotate_values=self.rotate_values)
 
 
@@ -287,8 +287,8 @@ class WorldRoPE(PredictedRoPE):
                                 for predictor in self.predictors]).mean(0)
 
     def _rotate(self, frame: Frame, support: tuple[Tensor, Tensor, Tensor], features: Tensor) -> Rotation:
-        rotation = Rotation(*expected_rotation(*support, frame.origin, frame.along, frame.patch),
-                            rotate_values=self.rotate_values)
+        mean = self.bands.spread(expected_rotation(*support, frame.origin, frame.along, frame.patch))
+        rotation = Rotation.from_coefficients(mean, self.rotate_values)
         rotation.temperature = self._temperature(rotation, features)
         return rotation
 

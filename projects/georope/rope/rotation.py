@@ -21,24 +21,31 @@ class Rotation:
     """Coefficients ``cos + i sin`` of the rotary pairs of queries or keys.
 
     Attributes:
-        cos, sin: (B, 1 or heads, L, pairs), float32 or float64, views of ``coefficients``. An unrotated pair has cos 1,
-            sin 0.
+        cos, sin: (B, 1 or heads, L, pairs), float32 or float64. An unrotated pair has cos 1, sin 0.
         temperature: scale of the keys, broadcastable to (B, heads, L, 1), or None.
         rotate_values: whether values turn with their keys and outputs are turned back by the query (V/O rotation).
-        coefficients: (B, L, 1 or heads, pairs), complex, in the memory order of projected tokens.
+        coefficients: (B, L, 1 or heads, pairs), complex, in the memory order of projected tokens; made of cos and sin,
+            which then are views of it.
     """
 
     cos: Tensor
     sin: Tensor
     temperature: Tensor | None = None
     rotate_values: bool = True
-    coefficients: Tensor = field(init=False, repr=False)
+    coefficients: Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        # torch.complex would keep both parts for the backward pass.
-        self.coefficients = torch.view_as_complex(
-            torch.stack((self.cos.transpose(1, 2), self.sin.transpose(1, 2)), dim=-1))
-        self.cos, self.sin = self.coefficients.real.transpose(1, 2), self.coefficients.imag.transpose(1, 2)
+        if self.coefficients is None:
+            # torch.complex would keep both parts for the backward pass.
+            self.coefficients = torch.view_as_complex(
+                torch.stack((self.cos.transpose(1, 2), self.sin.transpose(1, 2)), dim=-1))
+            self.cos, self.sin = self.coefficients.real.transpose(1, 2), self.coefficients.imag.transpose(1, 2)
+
+    @classmethod
+    def from_coefficients(cls, coefficients: Tensor, rotate_values: bool = True) -> Rotation:
+        """Of complex ``coefficients`` (B, L, 1 or heads, pairs)."""
+        cos, sin = coefficients.real.transpose(1, 2), coefficients.imag.transpose(1, 2)
+        return cls(cos, sin, rotate_values=rotate_values, coefficients=coefficients)
 
     @classmethod
     def from_phase(cls, phase: Tensor, rotate_values: bool = True) -> Rotation:
@@ -81,44 +88,45 @@ class Transform:
 
 
 def expected_rotation(weights: Tensor, depths: Tensor, deviations: Tensor, origin: Tensor, along: Tensor,
-                      patch: Tensor) -> tuple[Tensor, Tensor]:
+                      patch: Tensor) -> Tensor:
     """The mean of ``e^{i w.X}`` over a mixture of Gaussians in depth and the patch's extent (METHOD section 4):
 
         c(w) = sum_m pi_m exp(-1/2 [(mu_m^2 + sigma_m^2) A + sigma_m^2 B]) exp(i (w.o + mu_m w.r)),   B = (w.r)^2
 
     Args:
         weights, depths, deviations: (B, L, M): pi, mu and sigma; metres.
-        origin, along, patch: (B, L, 1 or heads, pairs): ``w.o`` (rad), ``w.r`` (rad/m) and A (rad^2/m^2).
+        origin, along, patch: (B, L, bands): ``w.o`` (rad), ``w.r`` (rad/m) and A (rad^2/m^2).
 
     Returns:
-        cos, sin: (B, 1 or heads, L, pairs), views in the memory order of tokens.
+        (B, L, bands), complex.
     """
-    bands = (x.flatten(-2) for x in (origin, along, patch))
-    parts = _ExpectedRotation.apply(weights, depths, deviations, *bands)
-    return tuple(part.unflatten(-1, along.shape[-2:]).transpose(1, 2) for part in parts)
+    return _ExpectedRotation.apply(weights, depths, deviations, origin, along, patch)
 
 
 class _ExpectedRotation(torch.autograd.Function):
-    """Heads and pairs as one dimension. Written out because autograd would keep a dozen tensors (B, L, heads * pairs)
-    per hypothesis and layer: this keeps its inputs, most of which all layers share, and computes the terms again."""
+    """Written out because autograd would keep a dozen tensors (B, L, bands) per hypothesis and layer: this keeps its
+    inputs, most of which all layers share, and computes the terms again."""
 
     @staticmethod
     def forward(ctx, *inputs):
         ctx.save_for_backward(*inputs)
-        outputs = torch.zeros_like(inputs[4]), torch.zeros_like(inputs[4])
-        for cos, sin, *block in _blocks(*outputs, *inputs):
+        coefficients = torch.empty_like(inputs[4], dtype=torch.promote_types(inputs[4].dtype, torch.complex64))
+        for total, *block in _blocks(coefficients, *inputs):
+            cos, sin = torch.zeros_like(block[4]), torch.zeros_like(block[4])
             for weight, _, _, attenuation, phase in _terms(*block, block[4].square()):
                 attenuation *= weight
                 cos.addcmul_(attenuation, phase.cos())
                 sin.addcmul_(attenuation, phase.sin_())
-        return outputs
+            torch.complex(cos, sin, out=total)
+        return coefficients
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, *grads):
+    def backward(ctx, grad):
         inputs = ctx.saved_tensors
         results = [torch.zeros_like(x) if i < 3 or ctx.needs_input_grad[i] else None for i, x in enumerate(inputs)]
-        for grad_cos, grad_sin, *block in _blocks(*grads, *inputs, *results):
+        for grads, *block in _blocks(grad, *inputs, *results):
+            grad_cos, grad_sin = grads.real.contiguous(), grads.imag.contiguous()
             along, patch = block[4:6]
             square = along.square()
             *to_support, to_origin, to_along, to_patch = block[6:]
@@ -150,7 +158,7 @@ def _blocks(*tensors: Tensor | None) -> Iterator[tuple[Tensor | None, ...]]:
 
 
 def _terms(weights, depths, deviations, origin, along, patch, square):
-    """Of each hypothesis: weight, depth, deviation (B, L, 1), attenuation and phase (B, L, heads * pairs)."""
+    """Of each hypothesis: weight, depth, deviation (B, L, 1), attenuation and phase (B, L, bands)."""
     for weight, depth, deviation in zip(*(x.split(1, dim=-1) for x in (weights, depths, deviations))):
         exponent = (-0.5 * deviation ** 2 * square).addcmul_(-0.5 * (depth ** 2 + deviation ** 2), patch)
         attenuation = exponent.clamp_(min=LEAST_EXPONENT).exp_()
