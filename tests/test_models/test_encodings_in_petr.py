@@ -16,6 +16,9 @@ CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
 ENCODINGS = {path.stem: Config.fromfile(path) for path in sorted((CONFIGS / '_base_/encodings').glob('*.py'))}
 CROSS = {name: cfg.encoding for name, cfg in ENCODINGS.items() if 'encoding' in cfg}
 SELF = {name: cfg.self_encoding for name, cfg in ENCODINGS.items() if 'self_encoding' in cfg}
+HEADS = {name: dict(encoding=encoding, position_embedding=False) for name, encoding in CROSS.items()}
+HEADS['hybrid'] = dict(HEADS['urope'], position_embedding=True)
+HEADS.update({name: dict(HEADS['urope'], self_encoding=encoding) for name, encoding in SELF.items()})
 
 
 @pytest.mark.parametrize('name', CROSS)
@@ -61,11 +64,11 @@ def toy_batches(tmp_path_factory):
     return [pseudo_collate([dataset[i]]) for i in range(2)]
 
 
-@pytest.mark.parametrize('name', CROSS)
+@pytest.mark.parametrize('name', HEADS)
 def test_two_steps_on_the_toy_world_are_deterministic(name, toy_batches):
     def train():
         cfg = Config.fromfile(CONFIGS / 'toy/petr_toy.py').model
-        cfg.pts_bbox_head.update(encoding=CROSS[name], position_embedding=False)
+        cfg.pts_bbox_head.update(**HEADS[name])
         torch.manual_seed(3)
         model = MODELS.build(cfg).train()
         model.init_weights()
