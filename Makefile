@@ -12,7 +12,7 @@ demo: setup
 	$(VENV)/bin/python tools/demo.py --config configs/toy/$(MODEL)_toy.py
 
 test: setup
-	OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest
+	$(VENV)/bin/python -m pytest
 
 lint: setup
 	$(VENV)/bin/ruff check .

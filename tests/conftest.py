@@ -1,7 +1,10 @@
 """Fixtures for the whole suite."""
+import os
 from pathlib import Path
 
 import pytest
+
+os.environ['OMP_NUM_THREADS'] = '1'  # before torch comes: sums depend on the number of threads
 
 
 @pytest.fixture(scope='session')

@@ -288,6 +288,13 @@ def test_size_of_a_zip(tmp_path):
     assert violation.kind == 'file_size' and 'over the limit' in str(violation)
 
 
+def test_without_its_class_a_box_is_told_nothing_of_its_attribute(tmp_path):
+    content = valid()
+    del content['results']['a0'][0]['detection_name']
+    content['results']['a0'][0]['attribute_name'] = 'vehicle.moving'
+    assert [v.kind for v in check(tmp_path, content, 'detection')] == ['missing_field']
+
+
 def test_the_wrong_task(tmp_path):
     found = check(tmp_path, valid(), 'tracking')
     assert [v.kind for v in found] == ['missing_field'] and 'tracking_id' in found[0].message

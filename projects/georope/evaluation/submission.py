@@ -173,8 +173,8 @@ def _check_box(box: Any, token: str, task: str) -> Iterator[tuple[str, str]]:
         yield 'size', f'size must be positive, not {box["size"]}'
     if _is_vector(box.get('rotation'), 4) and abs(math.hypot(*box['rotation']) - 1) > 1e-3:
         yield 'rotation', f'rotation is no unit quaternion: {box["rotation"]} has norm {math.hypot(*box["rotation"]):g}'
-    name, score = box.get(f'{task}_name', _NAMES[task][0]), box.get(f'{task}_score', 0.)
-    if name not in _NAMES[task]:
+    name, score = box.get(f'{task}_name'), box.get(f'{task}_score', 0.)
+    if f'{task}_name' in box and name not in _NAMES[task]:
         yield 'class', f'{task}_name {_short(name)} is none of {", ".join(_NAMES[task])}'
     if not _is_number(score) or not 0 <= score <= 1:
         yield 'score', f'{task}_score must be a number from 0 to 1, not {_short(score)}'
