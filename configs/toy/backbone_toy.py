@@ -3,6 +3,8 @@ _base_ = './petr_toy.py'
 
 model = dict(pts_bbox_head=dict(_delete_=True, type='georope.TokenClassifierHead', num_classes=10))
 load_from = None
+train_dataloader = dict(batch_size=1)
+auto_scale_lr = dict(base_batch_size=1)
 
 max_epochs = 3
 train_cfg = dict(max_epochs=max_epochs)

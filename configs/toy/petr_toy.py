@@ -33,7 +33,8 @@ optim_wrapper = dict(
     type='OptimWrapper',
     optimizer=dict(type='AdamW', lr=4e-4, weight_decay=0.01),
     clip_grad=dict(max_norm=5, norm_type=2))
-auto_scale_lr = dict(base_batch_size=1)
+train_dataloader = dict(batch_size=4)
+auto_scale_lr = dict(base_batch_size=4)
 
 max_epochs = 8
 train_cfg = dict(max_epochs=max_epochs, val_interval=max_epochs)

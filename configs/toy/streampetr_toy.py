@@ -13,6 +13,7 @@ model = dict(
         num_propagated=50,
         code_weights=[2.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]))
 
-train_dataloader = dict(batch_sampler=dict(type='georope.StreamBatchSampler', seq_split_num=14))
+train_dataloader = dict(batch_size=1, batch_sampler=dict(type='georope.StreamBatchSampler', seq_split_num=14))
+auto_scale_lr = dict(base_batch_size=1)
 val_dataloader = dict(batch_sampler=dict(type='georope.SceneBatchSampler'))
 test_dataloader = val_dataloader
