@@ -1,4 +1,8 @@
 # PRoPE instead of PETR's 3D position embedding.
 _base_ = ['./petr_toy.py', '../_base_/encodings/prope.py']
 
-model = dict(pts_bbox_head=dict(encoding=_base_.encoding, position_embedding=False))
+model = dict(
+    pts_bbox_head=dict(
+        encoding=_base_.encoding,
+        position_embedding=False,
+        init_cfg=dict(override=[dict(_base_.start, name='query_embedding')])))

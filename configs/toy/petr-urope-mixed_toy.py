@@ -1,4 +1,6 @@
 # URoPE with mixed bands instead of PETR's 3D position embedding.
 _base_ = ['./petr_toy.py', '../_base_/encodings/urope-mixed.py']
 
-model = dict(pts_bbox_head=dict(encoding=_base_.encoding, position_embedding=False))
+model = dict(
+    pts_bbox_head=dict(
+        encoding=_base_.encoding, position_embedding=False, decoder=dict(positional_bias=1.5), init_cfg=None))

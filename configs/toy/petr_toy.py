@@ -7,6 +7,8 @@ _base_ = [
 ]
 load_from = 'work_dirs/backbone_toy/epoch_3.pth'
 
+# What the two position MLPs add to queries and keys starts as large as the contents, not at a sixth of them.
+start = dict(type='Kaiming', mode='fan_in', distribution='normal')
 detection_range = [-44.0, -44.0, -10.0, 44.0, 44.0, 10.0]
 
 model = dict(
@@ -23,10 +25,14 @@ model = dict(
         num_query=150,
         pc_range=_base_.point_cloud_range,
         position_range=detection_range,
-        decoder=dict(num_layers=3, feedforward_channels=512, dropout=0.0, with_cp=False, positional_bias=1.5),
+        decoder=dict(num_layers=3, feedforward_channels=512, dropout=0.0, with_cp=False),
         denoising=dict(groups=4, noise_scale=0.4),
         bbox_coder=dict(post_center_range=detection_range),
-        loss_cls=dict(loss_weight=8.0)))
+        loss_cls=dict(loss_weight=8.0),
+        init_cfg=dict(
+            type='Kaiming',
+            layer=[],
+            override=[dict(start, name='query_embedding'), dict(start, name='position_encoder')])))
 
 optim_wrapper = dict(
     _delete_=True,
