@@ -68,7 +68,7 @@ def toy_batches(tmp_path_factory):
 def test_two_steps_on_the_toy_world_are_deterministic(name, toy_batches):
     def train():
         cfg = Config.fromfile(CONFIGS / 'toy/petr_toy.py').model
-        cfg.pts_bbox_head.update(**HEADS[name])
+        cfg.pts_bbox_head.update(HEADS[name], init_cfg=None)
         torch.manual_seed(3)
         model = MODELS.build(cfg).train()
         model.init_weights()
