@@ -61,6 +61,8 @@ def test_the_toy_differs_from_petrs_by_what_streampetr_is():
     head = b['model']['pts_bbox_head']
     assert head['num_query'] + head['num_propagated'] == a['model']['pts_bbox_head']['num_query']
     for cfg in (a, b):
+        cfg['train_dataloader'].pop('batch_size')
+        cfg.pop('auto_scale_lr')
         for loader in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
             cfg[loader].pop('batch_sampler', None)
         for key in ('type', 'img_roi_head', 'pts_bbox_head'):
