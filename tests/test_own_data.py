@@ -137,7 +137,7 @@ def test_trains_and_evaluates_from_another_folder(yard, tmp_path):
                'train_cfg.val_interval=1', 'default_hooks.logger.interval=1', 'log_processor.window_size=1',
                'train_dataloader.batch_size=1',
                *(f'{name}_dataloader.{option}' for name in ('train', 'val') for option in loader)]
-    env = dict(os.environ, PYTHONPATH=str(PROJECT), YARD_ROOT=str(yard), OMP_NUM_THREADS='1', CUDA_VISIBLE_DEVICES='-1')
+    env = dict(os.environ, PYTHONPATH=str(PROJECT), YARD_ROOT=str(yard), CUDA_VISIBLE_DEVICES='-1')
     done = subprocess.run(list(map(str, command)), cwd=tmp_path, env=env, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, timeout=300)
     assert done.returncode == 0, done.stdout

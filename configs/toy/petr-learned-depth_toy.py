@@ -1,6 +1,4 @@
 # URoPE with one learned depth instead of PETR's 3D position embedding.
 _base_ = ['./petr_toy.py', '../_base_/encodings/learned-depth.py']
 
-model = dict(
-    pts_bbox_head=dict(
-        encoding=_base_.encoding, position_embedding=False, decoder=dict(positional_bias=1.5), init_cfg=None))
+model = dict(pts_bbox_head=dict(_base_.rotary, encoding=_base_.encoding))

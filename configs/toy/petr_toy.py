@@ -9,6 +9,8 @@ load_from = 'work_dirs/backbone_toy/epoch_3.pth'
 
 # What the two position MLPs add to queries and keys starts as large as the contents, not at a sixth of them.
 start = dict(type='Kaiming', mode='fan_in', distribution='normal')
+# What a rotary encoding has instead: no position MLP of the keys, and its positional kernel as first attention.
+rotary = dict(position_embedding=False, decoder=dict(positional_bias=1.5), init_cfg=None)
 detection_range = [-44.0, -44.0, -10.0, 44.0, 44.0, 10.0]
 
 model = dict(

@@ -267,8 +267,8 @@ class WorldRoPE(PredictedRoPE):
         if self.query_deviation is None:
             return rotation
         vectors = self.bands.vectors.to(rotation.cos.dtype)
-        damping = torch.exp(-0.5 * (vectors * self.query_deviation).square().sum(-1))[:, None]
-        return Rotation(damping * rotation.cos, damping * rotation.sin, rotate_values=self.rotate_values)
+        damping = torch.exp(-0.5 * (vectors * self.query_deviation).square().sum(-1))
+        return Rotation.from_coefficients(damping * rotation.coefficients, self.rotate_values)
 
     def depth_loss(self, frame: Frame, features: Tensor, points: Tensor, padding: Tensor | None = None) -> Tensor:
         """Negative log likelihood of the depth of tokens that see a point, the nearest of several: (tokens,), the mean

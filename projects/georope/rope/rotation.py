@@ -179,7 +179,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, coefficients, temperature):
-        product = _real(_tempered(_complex(x) * coefficients, temperature)).to(x.dtype)
+        product = _real(_temper_(_complex(x) * coefficients, temperature)).to(x.dtype)
         ctx.save_for_backward(coefficients, temperature, product if any(ctx.needs_input_grad[1:]) else None)
         return product
 
@@ -198,7 +198,7 @@ class _Product(torch.autograd.Function):
                 square = coefficients.real.square().addcmul_(coefficients.imag, coefficients.imag)
                 to_coefficients = to_log.sum_to_size(coefficients.shape).conj_physical_().mul_(coefficients)
                 torch.view_as_real(to_coefficients).div_(square.clamp_(min=torch.finfo(square.dtype).tiny)[..., None])
-        to_x = _real(_tempered(conj.mul_(coefficients), temperature).conj_physical_()).to(grad.dtype)
+        to_x = _real(_temper_(conj.mul_(coefficients), temperature).conj_physical_()).to(grad.dtype)
         return to_x, to_coefficients, to_temperature
 
 
@@ -213,7 +213,7 @@ def _real(pairs: Tensor) -> Tensor:
     return torch.view_as_real(pairs).flatten(-2)
 
 
-def _tempered(pairs: Tensor, scale: Tensor | None) -> Tensor:
+def _temper_(pairs: Tensor, scale: Tensor | None) -> Tensor:
     if scale is not None:
         torch.view_as_real(pairs).mul_(scale[..., None])
     return pairs
