@@ -162,8 +162,10 @@ def test_last_checkpoint(tmp_path):
 
 OTHERS = {
     'model.channels=4': ('of another shape', []),
-    'model.encoding.anchors=[5]': (r"encoding .*anchors=\[5, 45\].* the config has .*anchors=\[5\]", []),
+    'model.encoding.anchors=[5]': (r"encoding=.*anchors=\[5, 45\].* the config has .*anchors=\[5\]", []),
     'model.encoding.type=georope.NoEncoding': ('encoding', []),
+    'model.encoding=None': (r"trained with encoding=.*, the config has none", []),
+    'model.self_encoding.type=georope.RoPE3D': (r"the config has .*self_encoding=dict\(type='georope.RoPE3D'\)", []),
 }
 
 
@@ -176,6 +178,11 @@ def test_weights_of_another_model_are_refused(trained, tmp_path, change, way):
     with pytest.raises(RuntimeError, match=f'another model than this config: .*{message}'):
         main('test' if way == 'test' else 'train', trained / 'tiny.py', *arguments, '--work-dir', tmp_path,
              '--cfg-options', change, *more)
+
+
+def test_encodings_that_do_nothing_may_be_named_or_not(trained, tmp_path):
+    main('test', trained / 'tiny.py', trained / 'tiny/epoch_2.pth', '--work-dir', tmp_path,
+         '--cfg-options', 'model.self_encoding=None')
 
 
 def test_missing_and_unexpected_tensors_are_named(trained, tmp_path):

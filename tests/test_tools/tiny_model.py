@@ -37,9 +37,9 @@ CONFIG = f"_base_ = ['{ROOT}/configs/_base_/default_runtime.py']\n{STOCK_CONFIG}
 
 @MODELS.register_module()
 class TinyModel(BaseModel):
-    """A linear layer; ``encoding`` stands for a position encoding without parameters."""
+    """A linear layer; the encodings stand for position encodings without parameters."""
 
-    def __init__(self, channels: int = 3, encoding: dict | None = None) -> None:
+    def __init__(self, channels: int = 3, encoding: dict | None = None, self_encoding: dict | None = None) -> None:
         super().__init__()
         self.linear = nn.Linear(channels, 1)
 

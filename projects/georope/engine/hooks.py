@@ -103,18 +103,23 @@ def _some(what: str, keys: list[str]) -> str:
 def _other_encoding(trained: str, current: str) -> str:
     """Position encodings have few parameters or none, so tensors alone do not tell one from another."""
     trained, current = _encodings(trained), _encodings(current)
-    return f'trained with encoding {trained}, the config has {current}' if trained and trained != current else ''
+    if trained is None or trained == current:
+        return ''
+    return f"trained with {', '.join(trained) or 'no encoding'}, the config has {', '.join(current) or 'none'}"
 
 
-def _encodings(text: str) -> list[str]:
-    """The ``encoding=`` entries of the model in a config's text, which is parsed and never executed."""
+def _encodings(text: str) -> list[str] | None:
+    """The ``encoding=`` and ``self_encoding=`` of the model in a config's text, which is parsed and never executed, but
+    for those that do nothing; None where the text has no model."""
     try:
         statements = ast.parse(text).body
     except SyntaxError:
-        return []
+        return None
     models = [node for node in statements if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == 'model']
-    return sorted(ast.unparse(keyword.value) for model in models for keyword in ast.walk(model)
-                  if isinstance(keyword, ast.keyword) and keyword.arg == 'encoding')
+    entries = {ast.unparse(keyword) for model in models for keyword in ast.walk(model)
+               if isinstance(keyword, ast.keyword) and keyword.arg in ('encoding', 'self_encoding')}
+    nothing = ('encoding=None', "encoding=dict(type='georope.NoEncoding')", 'self_encoding=None')
+    return sorted(entries.difference(nothing)) if models else None
 
 
 @HOOKS.register_module()
