@@ -109,17 +109,6 @@ def test_camera_order_changes_nothing(variant):
                                attend(attention, encoding, query, tokens, points, lidar2img))
 
 
-def test_flipped_image_with_mirrored_tokens_changes_nothing():
-    """A flip makes the focal length negative (USERS A1.5)."""
-    attention, encoding, query, tokens, points = setup()
-    lidar2img = rig()[None].repeat(2, 1, 1, 1)
-    flip = torch.eye(4).double()
-    flip[0, 0], flip[0, 2] = -1, FEATURES[1] * 16
-    mirrored = tokens.unflatten(1, (6, *FEATURES)).flip(3).flatten(1, 3)
-    torch.testing.assert_close(attend(attention, encoding, query, mirrored, points, flip @ lidar2img),
-                               attend(attention, encoding, query, tokens, points, lidar2img))
-
-
 @pytest.mark.parametrize('variant', VARIANTS)
 def test_key_phase_is_that_of_the_point_at_the_anchor(variant):
     """A token whose anchor is where the query is has exactly the query's rotation: 3D RoPE."""

@@ -119,6 +119,26 @@ def test_rotation_of_the_frame_changes_all(name):
     assert (turned - attend(encoding, query, tokens, points, both_samples())).abs().max() > 1e-4
 
 
+@pytest.mark.parametrize('name', [name for name in ALL if name != 'none'])
+def test_scale_of_the_frame_changes_all(name):
+    """Documents a limit: wavelengths and depths are metres."""
+    encoding, (query, tokens, points) = build(name), inputs()
+    scaled = attend(encoding, query, tokens, 1.3 * points, both_samples() @ rigid(torch.eye(3) / 1.3, (0, 0, 0)))
+    assert (scaled - attend(encoding, query, tokens, points, both_samples())).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize('name', ROTARY)
+def test_flipped_images_with_mirrored_tokens_change_nothing(name):
+    """A flip makes the focal length negative (USERS A1.5)."""
+    encoding, (query, tokens, points) = build(name), inputs()
+    flip = torch.eye(4).double()
+    flip[0, 0], flip[0, 2] = -1, FEATURES[1] * 16
+    mirrored = tokens.unflatten(1, (6, *FEATURES)).flip(3).flatten(1, 3)
+    out = attend(encoding, query, tokens, points, both_samples())
+    torch.testing.assert_close(attend(encoding, query, mirrored, points, flip @ both_samples()), out)
+    assert (attend(encoding, query, mirrored, points, both_samples()) - out).abs().max() > 1e-4
+
+
 @pytest.mark.parametrize('name', ALL)
 def test_camera_order_and_other_samples_change_nothing(name):
     encoding, (query, tokens, points) = build(name), inputs()
@@ -240,6 +260,11 @@ def test_mixture_starts_at_the_anchors_and_stays_in_its_range():
     weights, depths, deviations = predictor(torch.randn(1, 300, 16))
     torch.testing.assert_close(weights.sum(-1), torch.ones(1, 300))
     assert 0.499 < depths.min() and depths.max() < 80.01 and (deviations < 0.501 * depths).all()
+    predictor = PredictedMixture(16, [20], spread=(0.05, 0.1, 0.2))
+    torch.testing.assert_close(predictor(torch.randn(1, 1, 16))[2], torch.full((1, 1, 1), 2.0))
+    for logit, deviation in ((-60.0, 1.0), (60.0, 4.0)):
+        predictor.bias.data[1] = logit
+        torch.testing.assert_close(predictor(torch.randn(1, 1, 16))[2], torch.full((1, 1, 1), deviation))
     for anchors, depth_range in (([5, 90], (0.5, 80)), ([5, 20], (0, 80)), ([5, 20], (80, 0.5))):
         with pytest.raises(ValueError, match='depth_range'):
             PredictedMixture(16, anchors, depth_range)
@@ -390,7 +415,8 @@ def test_depth_loss_pulls_the_mixture_to_the_depth():
     (lambda: WorldRoPE(temperature='hot'), 'hot'), (lambda: RayRoPE(anchors=[5, 12]), 'one depth'),
     (lambda: GTA(8, 12), 'multiple of 8'), (lambda: WorldRoPE(anchors=[90]), 'depth_range'),
     (lambda: RayRoPE(anchors=dict(spacing='log', num=4, start=5, stop=45)), 'one depth'),
-    (lambda: WorldRoPE(query_deviation=[1.0, 1.0]), 'query_deviation')])
+    (lambda: WorldRoPE(query_deviation=[1.0, 1.0]), 'query_deviation'),
+    (lambda: WorldRoPE(spread=(0.01, 0.5, 0.5)), 'spread'), (lambda: RayRoPE(spread=(0.0, 0.3, 0.5)), 'spread')])
 def test_bad_options_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()

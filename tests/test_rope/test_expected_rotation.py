@@ -1,11 +1,12 @@
 """The closed form of WorldRoPE and RayRoPE against sampling, integrals, limits, and finite differences."""
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from cameras import camera, rig
 
-from georope.rope import RayRoPE, Rays, RotaryAttention, Rotation, URoPE, WorldRoPE
+from georope.rope import LearnedDepth, RayRoPE, Rays, RotaryAttention, Rotation, URoPE, WorldRoPE
 from georope.rope.bands import Bands
 from georope.rope.rotation import expected_rotation
 
@@ -113,14 +114,15 @@ def test_a_sure_hypothesis_without_extent_is_3d_rope(bands):
     torch.testing.assert_close(c, torch.complex(rotation.cos, rotation.sin))
 
 
+@pytest.mark.parametrize('bands', ['axial', 'mixed'])
 @pytest.mark.parametrize('hypothesis', range(4))
-def test_one_hot_weights_on_anchors_are_urope(hypothesis):
+def test_one_hot_weights_on_anchors_are_urope(hypothesis, bands):
     rays, anchors = chosen_rays(9), [5.0, 12.0, 25.0, 45.0]
     depths = torch.tensor(anchors).double().expand(1, 9, 4)
     weights = torch.zeros_like(depths)
     weights[..., hypothesis] = 1
-    c = coefficients(WorldRoPE(8, 32).double(), rays, weights, depths, torch.zeros_like(depths), extent=False)
-    urope = URoPE(8, 32, anchors=[anchors[hypothesis]]).double().prepare(rays)
+    c = coefficients(WorldRoPE(8, 32, bands=bands).double(), rays, weights, depths, 0 * depths, extent=False)
+    urope = URoPE(8, 32, anchors=[anchors[hypothesis]], bands=bands).double().prepare(rays)
     torch.testing.assert_close(c, torch.complex(urope.cos, urope.sin))
 
 
@@ -182,22 +184,34 @@ def test_bearing_survives_doubt_under_mixed_bands():
         assert all(size(axis, wavelength) < 0.45 for wavelength in (2.0, 5.0, 10.0, 14.0))
         assert size(axis, 5.0) < 0.01
 
+    # Of the bands in the plane under 14 m that there are, axial ones all vanish, and of mixed ones some stay whole.
+    for bands, kept in (('axial', (0, 0.05)), ('mixed', (0.99, 1))):
+        encoding = WorldRoPE(8, 32, bands=bands).double()
+        vectors = encoding.bands.vectors
+        short = (vectors[..., 2] == 0) & (vectors.norm(dim=-1) > 2 * math.pi / 14)
+        c = coefficients(encoding, rays, torch.ones_like(depths), depths, torch.full_like(depths, 4.0))[0, :, 0]
+        assert kept[0] <= c[short].abs().max() <= kept[1]
 
-def test_gradients_of_the_closed_form():
+
+@pytest.mark.parametrize('doubt', [1.0, 0.0])
+def test_gradients_of_the_closed_form(doubt):
     torch.manual_seed(0)
     shape = (1, 3, 2)
-    inputs = (torch.rand(shape), 10 * torch.rand(shape), torch.rand(shape), torch.randn(1, 3, 8),
+    inputs = (torch.rand(shape), 10 * torch.rand(shape), doubt * torch.rand(shape), torch.randn(1, 3, 8),
               0.3 * torch.randn(1, 3, 8), 0.02 * torch.rand(1, 3, 8))
     assert torch.autograd.gradcheck(expected_rotation, [x.double().requires_grad_() for x in inputs])
 
 
-@pytest.mark.parametrize('options', [
-    dict(temperature='token', bands=dict(type='mixed', learnable=True)), dict(temperature='learned'),
-    dict(temperature='none', rotate_values=False), dict(temperature='key_rms', query_deviation=[1.0, 0.5, 0.2])],
-    ids=lambda options: options['temperature'])
-def test_gradients_through_attention(options):
+@pytest.mark.parametrize('cls,options', [
+    (WorldRoPE, dict(temperature='token', bands=dict(type='mixed', learnable=True))),
+    (WorldRoPE, dict(temperature='learned')), (WorldRoPE, dict(temperature='none', rotate_values=False)),
+    (WorldRoPE, dict(temperature='key_rms', query_deviation=[1.0, 0.5, 0.2])),
+    (RayRoPE, dict(anchors=[15], bands=dict(type='mixed', learnable=True))),
+    (LearnedDepth, dict(anchors=[15], rotate_values=False))])
+def test_gradients_through_attention(cls, options):
     torch.manual_seed(0)
-    attention, encoding = RotaryAttention(16, 2).double(), WorldRoPE(2, 8, [5, 20], num_layers=1, **options).double()
+    attention = RotaryAttention(16, 2).double()
+    encoding = cls(2, 8, num_layers=1, **{'anchors': [5, 20], **options}).double()
     for parameter in encoding.parameters():
         parameter.data += 0.1 * torch.randn_like(parameter)
     rays = Rays.from_lidar2img(rig(2)[None], (1, 2), 16)
@@ -225,6 +239,18 @@ def test_gradients_stay_finite_without_doubt_and_far_away(cls, spread):
         assert all(gradient.isfinite().all() for gradient in gradients)
 
 
+def test_temperature_is_one_at_collapse():
+    """One hypothesis, hardly any doubt, no extent."""
+    rays = replace(chosen_rays(9), patch_variance=0)
+    for temperature in ('none', 'learned', 'key_rms', 'token'):
+        encoding = WorldRoPE(8, 32, [20], bands='mixed', temperature=temperature, spread=(1e-6, 1e-5, 0.5)).double()
+        keys = encoding.rotate_keys(encoding.prepare(rays), torch.randn(1, 9, 256).double())
+        x = torch.randn(1, 9, 8, 32).double()
+        torch.testing.assert_close(keys.apply(x, tempered=True).norm(dim=-1), x.norm(dim=-1), rtol=1e-4, atol=0)
+    encoding = WorldRoPE(8, 32, [20], bands='mixed').double()
+    assert (encoding.rotate_keys(encoding.prepare(rays), torch.randn(1, 9, 256).double()).temperature > 1.1).all()
+
+
 def test_temperature_restores_the_size_of_keys():
     encoding = WorldRoPE(8, 32)
     sure = Rotation.from_phase(torch.randn(1, 1, 9, 16))
@@ -233,6 +259,7 @@ def test_temperature_restores_the_size_of_keys():
     torch.testing.assert_close(encoding._temperature(doubtful, None), torch.full((1, 1, 9, 1), 2.0), atol=1e-3, rtol=0)
     nothing = Rotation(sure.cos * 0, sure.sin * 0)
     assert (encoding._temperature(nothing, None) == 4).all()
+    assert (WorldRoPE(8, 32, max_temperature=1.5)._temperature(nothing, None) == 1.5).all()
 
 
 def test_learnt_temperatures_are_scales_per_head():

@@ -161,20 +161,21 @@ class PredictedRoPE(RoPE3D):
 
     Args:
         anchors: depths at which training starts, as for ``URoPE``.
-        depth_range: nearest and farthest depth that may be predicted, metres.
         per_layer: a predictor for each decoder layer; False shares one, which sees the features of the first.
         bands, rotate_values: see ``RoPE3D``.
         num_layers: decoder layers.
+        support: further arguments of the predictor, ``depth_range`` and, unless the depth is sure, ``spread``: see
+            ``PredictedDepth`` and ``PredictedInterval``.
     """
 
     predictor = PredictedDepth
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = ANCHORS,
-                 depth_range: tuple[float, float] = (0.5, 80.0), per_layer: bool = True, bands: str | dict = 'axial',
-                 rotate_values: bool = True, num_layers: int = 6) -> None:
+                 per_layer: bool = True, bands: str | dict = 'axial', rotate_values: bool = True, num_layers: int = 6,
+                 **support) -> None:
         super().__init__(num_heads, head_dim, bands, rotate_values)
         self.per_layer = per_layer
-        self.predictors = nn.ModuleList(self.predictor(num_heads * head_dim, anchors, depth_range)
+        self.predictors = nn.ModuleList(self.predictor(num_heads * head_dim, anchors, **support)
                                         for _ in range(num_layers if per_layer else 1))
 
     def prepare(self, rays: Rays) -> Frame:
@@ -230,10 +231,11 @@ class WorldRoPE(PredictedRoPE):
 
     Args:
         anchors: means at which training starts, as for ``URoPE``: as many hypotheses.
-        depth_range, per_layer, bands, rotate_values: see ``PredictedRoPE``.
+        per_layer, bands, rotate_values, support: see ``PredictedRoPE``.
         temperature: what makes up for the keys that doubt shrinks: ``'none'``; ``'learned'``, a scale per head;
-            ``'key_rms'``, one over the root mean square of a token's coefficients, 4 at most; ``'token'``, that times
-            a scale per head predicted from the token's features. Layers share what is learned of it.
+            ``'key_rms'``, one over the root mean square of a token's coefficients; ``'token'``, that times a scale per
+            head predicted from the token's features. Layers share what is learned of it.
+        max_temperature: the most that ``key_rms`` may be.
         query_deviation: standard deviation (x, y, z) in metres of a Gaussian around each query, about a box; its mean
             rotation damps the short waves of queries and outputs. None for exact points.
         depth_loss_weight: weight of ``depth_loss`` in the model's loss.
@@ -242,16 +244,16 @@ class WorldRoPE(PredictedRoPE):
     predictor = PredictedMixture
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = ANCHORS,
-                 depth_range: tuple[float, float] = (0.5, 80.0), per_layer: bool = True, bands: str | dict = 'axial',
-                 rotate_values: bool = True, temperature: str = 'key_rms',
-                 query_deviation: Sequence[float] | None = None, depth_loss_weight: float = 0.0,
-                 num_layers: int = 6) -> None:
-        super().__init__(num_heads, head_dim, anchors, depth_range, per_layer, bands, rotate_values, num_layers)
+                 per_layer: bool = True, bands: str | dict = 'axial', rotate_values: bool = True,
+                 temperature: str = 'key_rms', max_temperature: float = 4.0,
+                 query_deviation: Sequence[float] | None = None, depth_loss_weight: float = 0.0, num_layers: int = 6,
+                 **support) -> None:
+        super().__init__(num_heads, head_dim, anchors, per_layer, bands, rotate_values, num_layers, **support)
         if temperature not in TEMPERATURES:
             raise ValueError(f'temperature: unknown {temperature!r}, use one of {TEMPERATURES}')
         if query_deviation is not None and len(query_deviation) != 3:
             raise ValueError(f'query_deviation must be three lengths (x, y, z) in metres, not {query_deviation}')
-        self.temperature = temperature
+        self.temperature, self.max_temperature = temperature, max_temperature
         self.depth_loss_weight = depth_loss_weight
         if temperature == 'learned':
             self.log_scale = nn.Parameter(torch.zeros(1, num_heads, 1, 1))
@@ -300,7 +302,7 @@ class WorldRoPE(PredictedRoPE):
             return self.log_scale.exp()
         pairs = torch.view_as_real(rotation.coefficients.transpose(1, 2))
         mean_square = torch.linalg.vector_norm(pairs, dim=(-2, -1)).square()[..., None] / pairs.shape[-2]
-        key_rms = (mean_square + 1e-4).rsqrt().clamp(max=4)
+        key_rms = (mean_square + 1e-4).rsqrt().clamp(max=self.max_temperature)
         if self.temperature == 'token':
             return key_rms * self.log_scale(features).exp().transpose(1, 2).unsqueeze(-1)
         return key_rms

@@ -92,14 +92,20 @@ class PredictedDepth(nn.Linear):
 class PredictedInterval(PredictedDepth):
     """RayRoPE's support: a depth and the half length of a uniform interval around it.
 
-    Half lengths are 1 to 50 % of the depth and start at 35 % (choice).
+    Args:
+        dims, anchors, depth_range: see ``PredictedDepth``.
+        spread: least, first and greatest half length, as shares of the depth (choice).
     """
 
     per_depth = 2
 
-    def __init__(self, *args, **kwargs) -> None:
-        super().__init__(*args, **kwargs)
-        self.bias.data.chunk(self.per_depth)[1].fill_(math.log(0.34 / (0.49 - 0.34)))
+    def __init__(self, dims: int, anchors: Sequence[float] | dict, depth_range: tuple[float, float] = (0.5, 80.0),
+                 spread: tuple[float, float, float] = (0.01, 0.35, 0.5)) -> None:
+        super().__init__(dims, anchors, depth_range)
+        self.least, first, self.greatest = spread
+        if not 0 < self.least < first < self.greatest:
+            raise ValueError(f'spread must be least < first < greatest share of the depth, all positive, not {spread}')
+        self.bias.data.chunk(self.per_depth)[1].fill_(math.log((first - self.least) / (self.greatest - first)))
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Middles and half lengths, metres, each (B, L, M), of features (B, L, dims)."""
@@ -108,7 +114,7 @@ class PredictedInterval(PredictedDepth):
         return depths, self._spread(depths, spreads)
 
     def _spread(self, depths: Tensor, spreads: Tensor) -> Tensor:
-        return depths * (0.01 + 0.49 * spreads.sigmoid())
+        return depths * (self.least + (self.greatest - self.least) * spreads.sigmoid())
 
 
 class PredictedMixture(PredictedInterval):
