@@ -34,9 +34,11 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--sample', default='0', help='token of the frame, or its place in the test set; default 0')
     parser.add_argument('--token', nargs=3, action='append', required=True, metavar=('CAMERA', 'U', 'V'),
                         help='image token at a pixel; may be given several times')
-    parser.add_argument('--encodings', nargs='*', default=['urope', 'urope-mixed', 'worldrope', 'worldrope-mixed'],
+    parser.add_argument('--encodings', nargs='*', default=[
+                        'urope', 'urope-mixed', 'learned-depth', 'rayrope', 'worldrope', 'worldrope-mixed'],
                         help="names in configs/_base_/encodings, or config files of a model or an `encoding`: their "
-                        "responses, as they start, beside the model's; default: %(default)s")
+                        "responses, as they start, beside the model's; default, all that know where queries are: "
+                        "%(default)s")
     parser.add_argument('--height', type=float, default=-1., help='of the plane of queries above the LiDAR, metres')
     parser.add_argument('--head', type=int, help='head whose response is drawn below the mean; default: the middle one')
     parser.add_argument('--query', type=int, help='query whose attention is drawn; default: the best score')

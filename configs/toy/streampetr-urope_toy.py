@@ -1,4 +1,4 @@
 # URoPE instead of PETR's 3D position embedding in cross-attention.
 _base_ = ['./streampetr_toy.py', '../_base_/encodings/urope.py']
 
-model = dict(pts_bbox_head=dict(encoding=_base_.encoding, position_embedding=False))
+model = dict(pts_bbox_head=dict(_base_.rotary, encoding=_base_.encoding))

@@ -11,8 +11,6 @@ model = dict(
         memory_len=100,
         topk_proposals=50,
         num_propagated=50,
-        decoder=dict(positional_bias=1.5),
-        init_cfg=None,
         code_weights=[2.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]))
 
 train_dataloader = dict(batch_size=1, batch_sampler=dict(type='georope.StreamBatchSampler', seq_split_num=14))

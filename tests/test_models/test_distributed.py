@@ -9,7 +9,11 @@ from model_factory import UROPE, features, sample, tiny_head
 from torch import nn
 
 COUNTS = (1, 0)  # less than one object per rank
-CASES = list(itertools.product((None, dict(groups=3, noise_scale=0)), (False, True), (False, True)))
+WORLDROPE = dict(type='georope.WorldRoPE', per_layer=False, temperature='token', depth_loss_weight=0.5,
+                 bands=dict(type='mixed', learnable=True))
+HEADS = (dict(encoding=UROPE), dict(encoding=UROPE, position_embedding=False),
+         dict(encoding=WORLDROPE, position_embedding=False, self_encoding=dict(type='georope.RoPE3D')))
+CASES = list(itertools.product((None, dict(groups=3, noise_scale=0)), (False, True), HEADS))
 
 
 class Losses(nn.Module):
@@ -23,8 +27,8 @@ class Losses(nn.Module):
 
 
 def gradients(case, ranks, wrap=lambda module: module):
-    denoising, checkpointing, position_embedding = CASES[case]
-    head = tiny_head(denoising=denoising, encoding=UROPE, position_embedding=position_embedding)
+    denoising, checkpointing, options = CASES[case]
+    head = tiny_head(denoising=denoising, **options)
     head.transformer['decoder'].with_cp = checkpointing
     model = wrap(Losses(head.train()))
     batch = [sample(f'rank{rank}', COUNTS[rank], seed=rank) for rank in ranks]
@@ -51,7 +55,7 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize('case', range(len(CASES)))
 def test_two_ranks_equal_one(results, case):
-    """USERS 51: denoising x checkpointing x embedding, shared branches, a rank without objects."""
+    """USERS 51: denoising x checkpointing x encoding, shared branches, a rank without objects."""
     expected = gradients(case, [0, 1])
     for rank in range(2):
         assert set(results[rank][case]) == set(expected)

@@ -40,6 +40,26 @@ def test_the_code_of_self_attention_changes_the_answer(itself):
     assert (one - other).abs().max() > 1e-4
 
 
+@pytest.mark.parametrize('key,name', [
+    ('encoding', 'RoPE3D'), ('encoding', 'BEVTimeRoPE'), ('self_encoding', 'GTA'), ('self_encoding', 'Pluecker'),
+    ('self_encoding', 'WorldRoPE'), ('self_encoding', 'URoPE')])
+def test_codes_in_the_wrong_attention_are_refused(key, name):
+    with pytest.raises(ValueError, match=f'^{key}: {name}'):
+        tiny_head(**{key: dict(type=f'georope.{name}')})
+
+
+def test_depth_loss_sees_the_tokens_that_the_decoder_sees():
+    """Tokens that are padding or not chosen count no more than those that are not there."""
+    head = tiny_head(encoding=dict(type='georope.WorldRoPE', depth_loss_weight=2.0), denoising=None).train()
+    tensor, objects = features(1), sample('a', 40)
+    padded = sample('a', 40, img_shape=[(64, 48)] * 2)  # the left half
+    left = torch.arange(48).reshape(2, 4, 6)[..., :3].reshape(1, -1)
+    whole, part, chosen = (head.loss(tensor, [batch], tokens)['loss_depth'] for batch, tokens in (
+        (objects, None), (padded, None), (objects, left.flip(1))))
+    torch.testing.assert_close(part, chosen)
+    assert (part - whole).abs() > 1e-3
+
+
 def test_depth_loss_is_of_all_samples_and_trains_the_predictors():
     head = tiny_head(encoding=dict(type='georope.WorldRoPE', depth_loss_weight=2.0), denoising=None).train()
     batch = [sample('a', 40), sample('b', 0, seed=1)]
@@ -66,7 +86,7 @@ def toy_batches(tmp_path_factory):
 
 @pytest.mark.parametrize('name', HEADS)
 def test_two_steps_on_the_toy_world_are_deterministic(name, toy_batches):
-    def train():
+    def train(steps=2):
         cfg = Config.fromfile(CONFIGS / 'toy/petr_toy.py').model
         cfg.pts_bbox_head.update(HEADS[name], init_cfg=None)
         torch.manual_seed(3)
@@ -74,7 +94,7 @@ def test_two_steps_on_the_toy_world_are_deterministic(name, toy_batches):
         model.init_weights()
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         values = []
-        for batch in toy_batches:
+        for batch in toy_batches[:steps]:
             losses = model(**model.data_preprocessor(batch, training=True), mode='loss')
             optimizer.zero_grad()
             sum(losses.values()).backward()
@@ -84,4 +104,5 @@ def test_two_steps_on_the_toy_world_are_deterministic(name, toy_batches):
     values, parameters = train()
     again, same = train()
     assert values == again and all(map(torch.equal, parameters, same))
+    assert not any(map(torch.equal, parameters, train(steps=0)[1]))
     assert all(torch.isfinite(torch.tensor(list(step.values()))).all() for step in values)

@@ -103,7 +103,8 @@ def test_any_cameras_in_any_order(options, num):
 
 
 def test_the_frame_may_be_moved():
-    """USERS 11: with the rotary code alone, cameras and range moved together move the boxes and nothing else."""
+    """USERS 11: with the rotary code alone, cameras and range moved together move the boxes and nothing else; with
+    the learned embedding they change them."""
     head = tiny_head(**POSITIONS['replace']).eval()
     tensor, plain = features(1), sample()
     expected = run(head, tensor, [plain])
@@ -114,6 +115,12 @@ def test_the_frame_may_be_moved():
     moved = run(head, tensor, [sample(lidar2img=plain.lidar2img @ back)])
     expected['codes'][..., :3] += shift
     close(moved, expected)
+
+    learned = tiny_head().eval()
+    before = run(learned, tensor, [plain])
+    learned.pc_range += shift.repeat(2)
+    after = run(learned, tensor, [sample(lidar2img=plain.lidar2img @ back)])
+    assert (after['codes'][..., :3] - shift - before['codes'][..., :3]).abs().max() > 0.01
 
 
 def test_focal_lengths_of_tokens():

@@ -58,9 +58,13 @@ def test_bad_bands_are_named(bands, message):
         Bands(bands, 8, 32)
 
 
-@pytest.mark.parametrize('bands,head_dim', [('axial', 2), ('mixed', 4)])
-def test_a_head_too_narrow_to_rotate_is_refused(bands, head_dim):
-    with pytest.raises(ValueError, match=f'head_dim {head_dim} is too small: {bands}'):
+@pytest.mark.parametrize('bands,head_dim,message', [
+    ('axial', 2, 'head_dim 2 is too small: axial'), ('mixed', 4, '3 directions do not fit the 2 pairs'),
+    (dict(type='mixed', directions=13), 32, '13 directions do not fit the 12 pairs'),
+    (dict(type='mixed', directions=0), 32, '0 directions'), (dict(type='axial', xy=(3, float('inf'))), 32, 'inf'),
+    (dict(type='axial', z=(3, 1)), 32, 'shortest <= longest')])
+def test_bands_that_would_leave_pairs_out_are_refused(bands, head_dim, message):
+    with pytest.raises(ValueError, match=message):
         Bands(bands, 8, head_dim)
 
 

@@ -415,7 +415,8 @@ def test_depth_loss_pulls_the_mixture_to_the_depth():
     (lambda: WorldRoPE(temperature='hot'), 'hot'), (lambda: RayRoPE(anchors=[5, 12]), 'one depth'),
     (lambda: GTA(8, 12), 'multiple of 8'), (lambda: WorldRoPE(anchors=[90]), 'depth_range'),
     (lambda: RayRoPE(anchors=dict(spacing='log', num=4, start=5, stop=45)), 'one depth'),
-    (lambda: WorldRoPE(query_deviation=[1.0, 1.0]), 'query_deviation'),
+    (lambda: WorldRoPE(query_deviation=[1.0, 1.0]), 'query_deviation'), (lambda: GTA(metres=0.0), 'metres'),
+    (lambda: WorldRoPE(query_deviation=[1.0, 1.0, -1.0]), 'query_deviation'),
     (lambda: WorldRoPE(spread=(0.01, 0.5, 0.5)), 'spread'), (lambda: RayRoPE(spread=(0.0, 0.3, 0.5)), 'spread')])
 def test_bad_options_are_named(make, message):
     with pytest.raises(ValueError, match=message):

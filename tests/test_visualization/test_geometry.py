@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from made_up_rig import HEIGHT, WIDTH, camera
+from matplotlib.axes import Axes
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
@@ -113,6 +114,22 @@ def test_response_is_one_at_the_place_and_flat_without_a_code_of_queries(seen):
         assert response(encoding, seen.rays, token, content, elsewhere, HEADS).std(1).max() < 1e-6
 
 
+def test_response_is_drawn_where_it_is(seen, monkeypatch):
+    """The brightest place of the picture is where the token is, right of the vehicle as ahead of it."""
+    drawn = []
+    show = Axes.imshow
+    monkeypatch.setattr(Axes, 'imshow', lambda self, *args, **kwargs: drawn.append((args[0], kwargs)) or show(
+        self, *args, **kwargs))
+    token = seen.find_token('CAM_1', 100, 95)
+    x, y, z = seen.rays.points([20.0])[0, token, 0].tolist()
+    draw_response(seen, {'urope': URoPE(**SHAPE, anchors=[20], bands='mixed')}, token, 40, z, size=321)
+    assert len(drawn) == 2 and abs(abs(x) - abs(y)) > 3
+    for values, options in drawn:
+        assert options['origin'] == 'lower' and options['extent'] == (-40, 40, -40, 40)
+        row, column = np.unravel_index(values.argmax(), values.shape)
+        assert (-40 + column / 4, -40 + row / 4) == pytest.approx((x, y), abs=0.26)
+
+
 def test_weights_are_those_of_the_attention(seen):
     """Applied by hand, they give what the module gives."""
     torch.manual_seed(0)
@@ -210,6 +227,9 @@ def test_tool_draws_a_trained_worldrope(toy, tmp_path, monkeypatch, capsys):
     assert all(picture.std() > 10 for picture in pictures)
     printed = capsys.readouterr().out
     assert all(str(tmp_path / 'out' / f'{name}.png') in printed for name in names)
+
+    draw(*token, '--out', str(tmp_path / 'start'))  # without weights: as it starts
+    assert sorted(path.name for path in (tmp_path / 'start').iterdir()) == ['response_A.png', 'support.png']
 
     for options, message in (((*token, '--encodings', 'uropee'), 'uropee: neither a file nor one of'),
                              ((*token, '--encodings', 'self_rope3d'), 'self_rope3d.py has no encoding'),

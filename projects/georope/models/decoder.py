@@ -67,9 +67,10 @@ class PETRDecoder(nn.Module):
         feedforward_channels: hidden channels of the FFN.
         dropout: of self-attention weights, residuals and FFN.
         with_cp: recompute the layers in the backward pass instead of keeping their activations.
-        positional_bias: c > 0 starts the biases of cross-attention so that its first logits are the kernel
-            ``c^2 / sqrt(head_dim) * sum_w cos(w . (x_key - x_query))`` of a rotary encoding: queries look around their
-            own place before any content is learnt (our choice). Nothing but a start: the biases are trained.
+        positional_bias: c > 0 starts the biases of cross-attention so that they add the kernel
+            ``c^2 / sqrt(head_dim) * sum_w cos(w . (x_key - x_query))`` of a rotary encoding to its first logits:
+            queries look around their own place before any content is learnt (our choice). Nothing but a start: the
+            biases are trained.
     """
 
     def __init__(self, embed_dims: int = 256, num_layers: int = 6, num_heads: int = 8,

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from georope.registry import MODELS, TASK_UTILS
-from georope.rope import Rays, Rotation
+from georope.rope import Rays, RoPE3D, Rotation
 
 from . import box_code
 from .assignment import Targets, match, read_targets
@@ -144,6 +144,11 @@ class PETRHead(BaseModule):
             MODELS.build(cfg or dict(type='georope.NoEncoding'), default_args=dict(
                 num_heads=num_heads, head_dim=embed_dims // num_heads, num_layers=num_layers))
             for cfg in (encoding, self_encoding))
+        if isinstance(self.encoding, RoPE3D) and not self.encoding.codes_tokens:
+            raise ValueError(f'encoding: {type(self.encoding).__name__} codes points alone; use it as self_encoding')
+        if self.self_encoding.codes_tokens:
+            raise ValueError(f'self_encoding: {type(self.self_encoding).__name__} codes image tokens; use '
+                             'georope.RoPE3D or georope.BEVTimeRoPE')
         # One branch serves all layers; the list only gives it the names that released weights have.
         self.cls_branches = nn.ModuleList([_cls_branch(embed_dims, num_classes)] * num_layers)
         self.reg_branches = nn.ModuleList([_reg_branch(embed_dims)] * num_layers)
@@ -254,7 +259,7 @@ class PETRHead(BaseModule):
         """Losses of what ``forward`` returned; see ``loss``."""
         positives = sum(min(len(target.labels), self.num_predictions) for target in targets)
         noisy = 0 if denoising is None else len(denoising.labels)
-        # The only collective, made once whatever this rank's objects: no rank waits for another.
+        # Made whatever this rank's objects: no rank waits for another.
         totals = reduce_mean(results['logits'].new_tensor((positives, noisy)))
         least = 1 / get_world_size()  # one object over all ranks
         num_positives, num_noisy = totals.clamp(min=least)

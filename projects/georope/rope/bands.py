@@ -17,8 +17,8 @@ Z_WAVELENGTHS = (1.5, 36.0)
 
 def frequencies(num: int, shortest: float, longest: float) -> Tensor:
     """``num`` angular frequencies (rad/m), highest first, of log-spaced wavelengths (metres)."""
-    if not 0 < shortest <= longest:
-        raise ValueError(f'wavelengths must satisfy 0 < shortest <= longest, not ({shortest}, {longest})')
+    if not 0 < shortest <= longest < math.inf:
+        raise ValueError(f'wavelengths must satisfy 0 < shortest <= longest < inf, not ({shortest}, {longest})')
     return 2 * math.pi / torch.logspace(math.log2(shortest), math.log2(longest), num, base=2, dtype=torch.float64)
 
 
@@ -49,6 +49,8 @@ def mixed_bands(num_heads: int, num_pairs: int, xy: tuple[float, float] = XY_WAV
         (num_heads, num_pairs, 3), rad/m.
     """
     on_z = num_pairs // 4
+    if not 1 <= directions <= num_pairs - on_z:
+        raise ValueError(f'{directions} directions do not fit the {num_pairs - on_z} pairs that lie in the BEV plane')
     per_direction = (num_pairs - on_z) // directions
     head = torch.arange(num_heads, dtype=torch.float64)[:, None]
     angle = math.pi / directions * (torch.arange(directions, dtype=torch.float64) + head / num_heads)

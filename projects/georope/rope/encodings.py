@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import torch
@@ -52,6 +53,12 @@ class NoEncoding(nn.Module):
 
     def rotate_queries(self, points: Tensor, times: Tensor | None = None) -> Rotation | None:
         return None
+
+    @property
+    def codes_tokens(self) -> bool:
+        """Whether image tokens have a code: for cross-attention, where codes of points alone are for self-attention."""
+        return any(getattr(type(self), name) is not getattr(NoEncoding, name)
+                   for name in ('prepare', 'embed_keys', 'rotate_keys'))
 
 
 class Pluecker(NoEncoding):
@@ -251,7 +258,8 @@ class WorldRoPE(PredictedRoPE):
         super().__init__(num_heads, head_dim, anchors, per_layer, bands, rotate_values, num_layers, **support)
         if temperature not in TEMPERATURES:
             raise ValueError(f'temperature: unknown {temperature!r}, use one of {TEMPERATURES}')
-        if query_deviation is not None and len(query_deviation) != 3:
+        if query_deviation is not None and (
+                len(query_deviation) != 3 or not all(0 <= length < inf for length in query_deviation)):
             raise ValueError(f'query_deviation must be three lengths (x, y, z) in metres, not {query_deviation}')
         self.temperature, self.max_temperature = temperature, max_temperature
         self.depth_loss_weight = depth_loss_weight
@@ -324,6 +332,8 @@ class GTA(NoEncoding):
         super().__init__(num_heads, head_dim)
         if head_dim % 8:
             raise ValueError(f'head_dim must be a multiple of 8: 4x4 matrices on half of it, not {head_dim}')
+        if not metres > 0:
+            raise ValueError(f'metres must be positive, not {metres}')
         self.metres = metres
         self.register_buffer('frequencies', frequencies(head_dim // 8, *wavelengths).float(), persistent=False)
 

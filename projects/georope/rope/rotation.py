@@ -137,7 +137,8 @@ class _ExpectedRotation(torch.autograd.Function):
                 # Derivatives of grad . (cos, sin) in the logarithm of the amplitude and in the phase.
                 radial = (grad_cos * cos).addcmul_(grad_sin, sin)
                 turning = (grad_sin * cos).addcmul_(grad_cos, sin, value=-1)
-                extent, spread, forward = (torch.linalg.vecdot(x, y)[..., None] for x, y in (
+                # Not vecdot: autocast, if it is on around the backward pass, would take that in half precision.
+                extent, spread, forward = ((x * y).sum(-1, keepdim=True) for x, y in (
                     (radial, patch), (radial, square), (turning, along)))
                 to_weight.copy_(radial.sum(-1, keepdim=True))
                 to_depth.copy_(weight * (forward - depth * extent))

@@ -127,7 +127,8 @@ def draw_depths(seen: Probe, encoding: nn.Module, tokens: Mapping[str, int], lay
 
     A sure depth is a stem. Curves of a token share one scale. Returns (H, W, 3) uint8, BGR.
     """
-    depths = np.geomspace(1, 90, 500)
+    near, far = np.exp(encoding.predictors[0].log_range)
+    depths = np.geomspace(0.9 * near, 1.1 * far, 500)
     figure = Figure((9, 1 + 2.2 * len(tokens)), dpi=100, layout='constrained')
     figure.suptitle(title, fontsize=10)
     for axes, (name, token) in zip(figure.subplots(len(tokens), 1, sharex=True, squeeze=False)[:, 0], tokens.items()):
@@ -140,7 +141,8 @@ def draw_depths(seen: Probe, encoding: nn.Module, tokens: Mapping[str, int], lay
             axes.plot(depths, base + 0.9 * curve / top, color=colour, linewidth=1.2)
         axes.set_yticks(range(layers), [f'layer {layers - 1 - i}' for i in range(layers)])
         axes.set_xscale('log')
-        axes.set_xticks(ticks := [1, 2, 5, 10, 20, 40, 80], [str(tick) for tick in ticks])
+        axes.set_xticks(ticks := [x for x in (0.5, 1, 2, 5, 10, 20, 40, 80, 160, 320) if near <= x <= far],
+                        [f'{tick:g}' for tick in ticks])
         axes.minorticks_off()
         axes.grid(axis='x', alpha=0.3)
         axes.set_title(name, fontsize=9, loc='left')
