@@ -2,12 +2,13 @@
 """Train and test configs on the toy world with several seeds at the same budget; mean and spread as a table.
 
     tools/benchmark_toy.py petr_toy petr-urope_toy --seeds 0 1 2 [--epochs 8] [--jobs 2]
-    tools/benchmark_toy.py petr_toy petr-urope_toy --speed 9    # training steps in alternation instead
+    tools/benchmark_toy.py petr_toy petr-urope_toy --speed 9    # training steps in turn: the column `step`
 
 All start from one warmed-up backbone: `make demo` makes it, or tools/train.py configs/toy/backbone_toy.py.
 
 Each finished run is written to --out at once, and an interrupted one goes on from its last epoch: the command can be
-stopped and started again. Toy results say nothing about nuScenes.
+stopped and started again. What a work dir holds is not made again: give a changed config other --work-dirs and --out.
+Toy results say nothing about nuScenes.
 """
 import argparse
 import json
@@ -30,7 +31,7 @@ from georope.engine import build_runner
 ROOT = Path(__file__).resolve().parents[1]
 METRICS = {'NDS': 'nd_score', 'mAP': 'mean_ap', 'mATE': 'trans_err', 'mASE': 'scale_err', 'mAOE': 'orient_err',
            'mAVE': 'vel_err', 'mAAE': 'attr_err', 'AMOTA': 'amota'}
-COLUMNS = (*METRICS, 'M parameters')
+COLUMNS = ('NDS', 'mAP', 'mATE', 'mAOE', 'mAVE', 'AMOTA')  # of the table; the file has all
 STATISTICS = ('running_mean', 'running_var', 'num_batches_tracked')
 
 
@@ -40,7 +41,8 @@ def parse_args():
     parser.add_argument('--seeds', nargs='+', type=int, default=[0, 1, 2])
     parser.add_argument('--epochs', type=int, default=8, help='of every run; the learning rate falls within them')
     parser.add_argument('--jobs', type=int, default=1, help='runs at a time; give each OMP_NUM_THREADS of its own')
-    parser.add_argument('--speed', type=int, metavar='N', help='only time N training steps of each config, in turn')
+    parser.add_argument('--speed', type=int, metavar='N', help='only time N training steps of each config, in turn, as '
+                        'shares of those of the first')
     parser.add_argument('--out', type=Path, default=ROOT / 'configs/toy/results.json')
     parser.add_argument('--work-dirs', type=Path, default=ROOT / 'work_dirs/benchmark_toy')
     return parser.parse_args()
@@ -73,20 +75,43 @@ def train_and_test(config, seed, epochs, work_dir):
     return numbers
 
 
-def table(results):
-    lines = ['| config | seeds | ' + ' | '.join(COLUMNS) + ' |', '|---|---|' + '---|' * len(COLUMNS)]
-    for config, seeds in results.items():
-        cells = []
+def read(path):
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def store(path, value, *keys):
+    """Put ``value`` at nested ``keys`` of a JSON file, whatever else has been written to it meanwhile."""
+    stored = place = read(path)
+    for key in keys[:-1]:
+        place = place.setdefault(key, {})
+    place[keys[-1]] = value
+    temporary = path.with_suffix('.tmp')
+    temporary.write_text(json.dumps(stored, indent=1, sort_keys=True) + '\n')
+    os.replace(temporary, path)
+
+
+def table(configs, results, steps):
+    columns = ('config', 'seeds', *COLUMNS, 'M parameters', 'step')
+    lines = ['| ' + ' | '.join(columns) + ' |', '|---' * len(columns) + '|']
+    for config in configs:
+        seeds = list(results[config].values())
+        cells = [f'`{config}`', f'{len(seeds)}']
         for name in COLUMNS:
-            values = [numbers[name] for numbers in seeds.values()]
+            values = [numbers[name] for numbers in seeds]
             spread = f' ± {statistics.stdev(values):.3f}' if len(values) > 1 else ''
             cells.append(f'{statistics.mean(values):.3f}{spread}')
-        lines.append(f'| `{config}` | {", ".join(sorted(seeds))} | ' + ' | '.join(cells) + ' |')
+        cells.append(f'{seeds[0]["M parameters"]:.2f}')
+        cells.append(f'{steps[config]["median"]:.2f}' if config in steps else '')
+        lines.append('| ' + ' | '.join(cells) + ' |')
     return '\n'.join(lines)
 
 
 def speed(configs, steps, directory):
-    """Seconds of a training step (model and optimizer, not loading) of each config: CPU time on a CPU."""
+    """Times of a training step (model and optimizer, not loading) as shares of the first config's: CPU time on a CPU.
+
+    Returns:
+        {config: dict(median=, least=, greatest=)}.
+    """
     runs, times = {}, {config: [] for config in configs}
     for config in configs:
         cfg = Config.fromfile(ROOT / f'configs/toy/{config}.py')
@@ -102,38 +127,36 @@ def speed(configs, steps, directory):
             model.train_step(batch, wrapper)  # its losses are read: nothing is left running
             times[config].append(clock() - start)
     print()
-    for config in configs:
-        ratios = [own / first for own, first in zip(times[config][1:], times[configs[0]][1:])]
-        print(f'{config:28} {statistics.median(times[config][1:]):.3f} s   x {statistics.median(ratios):.3f} '
-              f'({min(ratios):.3f}..{max(ratios):.3f})')
+    shares = {config: [own / first for own, first in zip(times[config][1:], times[configs[0]][1:])]
+              for config in configs}
+    return {config: dict(median=statistics.median(share), least=min(share), greatest=max(share))
+            for config, share in shares.items()}
 
 
 def main():
     args = parse_args()
     if args.speed:
         with tempfile.TemporaryDirectory() as directory:
-            speed(args.configs, args.speed, directory)
+            for config, share in speed(args.configs, args.speed, directory).items():
+                store(args.out, dict(share, of=args.configs[0]), 'step', config)
+                print(f'{config:28} {share["median"]:.3f} ({share["least"]:.3f}..{share["greatest"]:.3f})')
         return
-    stored = json.loads(args.out.read_text()) if args.out.exists() else {}
-    results = stored.setdefault(f'{args.epochs} epochs', {})
-    lock = Lock()
+    budget, lock = f'{args.epochs} epochs', Lock()
 
     def job(pair):
         config, seed = pair
         work_dir = args.work_dirs.resolve() / f'{config}_{args.epochs}e_seed{seed}'
         numbers = train_and_test(config, seed, args.epochs, work_dir)
         with lock:
-            results.setdefault(config, {})[str(seed)] = numbers
-            temporary = args.out.with_suffix('.tmp')
-            temporary.write_text(json.dumps(stored, indent=1, sort_keys=True) + '\n')
-            os.replace(temporary, args.out)
+            store(args.out, numbers, budget, config, str(seed))
             print(f'{config} seed {seed}: NDS {numbers["NDS"]:.3f} mAP {numbers["mAP"]:.3f}', flush=True)
 
-    todo = [(config, seed) for seed in args.seeds for config in args.configs
-            if str(seed) not in results.get(config, {})]
+    done = read(args.out).get(budget, {})
+    todo = [(config, seed) for seed in args.seeds for config in args.configs if str(seed) not in done.get(config, {})]
     with ThreadPoolExecutor(args.jobs) as pool:
         list(pool.map(job, todo))
-    print(table(results))
+    stored = read(args.out)
+    print(table(args.configs, stored[budget], stored.get('step', {})))
 
 
 if __name__ == '__main__':

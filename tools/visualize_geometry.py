@@ -10,6 +10,10 @@ Pixels are those of the image as the network gets it. Without a checkpoint the e
     depths.png              densities of predicted depth of these tokens, per decoder layer
     response_A.png, B, ...  logits of each token's key with queries over the ground plane, by their places alone
     attention_layer*.png    where one query looks, per decoder layer (with a checkpoint only)
+
+In responses, axial bands draw stripes along the axes, mixed ones a lattice per head. Its mean over heads is rings where
+all heads share one support (WorldRoPE), a blur of lattices where groups of heads have their own anchors (URoPE); it is
+grey where an encoding does not know where queries are.
 """
 import argparse
 import string

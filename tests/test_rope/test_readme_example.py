@@ -1,21 +1,34 @@
 """The worked example of the method's README runs as it stands there."""
+import textwrap
 from pathlib import Path
 
 import torch
 from cameras import camera
 from ground_rope import GroundRoPE
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
 
 import georope.rope
 from georope.registry import MODELS
 from georope.rope import Rays
 
+README = (Path(georope.rope.__file__).parent / 'README.md').read_text()
 EXAMPLE = Path(__file__).with_name('ground_rope.py')
 
 
 def test_the_readme_shows_the_example():
     code = EXAMPLE.read_text().split('\n', 1)[1].strip()
-    assert code in (Path(georope.rope.__file__).parent / 'README.md').read_text()
+    assert code in README
     assert len(code.splitlines()) < 40
+
+
+def test_the_config_of_the_readme_builds_a_model(tmp_path):
+    lines = textwrap.dedent(README.split('A config names it:')[1]).replace('my_module', 'ground_rope')
+    base = Path(__file__).parents[2] / 'configs/toy/petr_toy.py'
+    (tmp_path / 'config.py').write_text(f'_base_ = {str(base)!r}\n{lines}')
+    init_default_scope('mmdet3d')
+    head = MODELS.build(Config.fromfile(tmp_path / 'config.py').model).pts_bbox_head
+    assert type(head.encoding) is GroundRoPE and head.encoding.codes_tokens and not head.position_embedding
 
 
 def test_a_token_on_the_ground_turns_like_the_point_it_sees():

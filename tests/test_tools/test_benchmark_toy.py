@@ -26,11 +26,18 @@ def runs(tmp_path):
 
 def test_finished_runs_are_read_not_repeated(runs, capsys, monkeypatch):
     (runs / 'results.json').write_text(json.dumps({'8 epochs': {'petr_toy': {'0': {'NDS': 1}}}}))
-    for seeds, row in (['0'], '| 0 | 0.000 | 0.100 |'), (['0', '1'], '| 0, 1 | 0.500 ± 0.707 | 0.600 ± 0.707 |'):
+    tool = load('benchmark_toy')
+
+    def run(*options):
         monkeypatch.setattr(sys, 'argv', ['benchmark_toy', 'petr_toy', '--epochs', '4', '--work-dirs', str(
-            runs / 'runs'), '--out', str(runs / 'results.json'), '--seeds', *seeds])
-        load('benchmark_toy').main()
-        assert '| `petr_toy` ' + row in capsys.readouterr().out
+            runs / 'runs'), '--out', str(runs / 'results.json'), *options])
+        tool.main()
+        return capsys.readouterr().out
+    assert '| `petr_toy` | 1 | 0.000 | 0.100 |' in run('--seeds', '0')
+    monkeypatch.setattr(tool, 'speed', lambda *_: {'petr_toy': dict(median=1.0, least=0.9, greatest=1.25)})
+    assert '1.000 (0.900..1.250)' in run('--speed', '3')
+    *_, row = run('--seeds', '0', '1').strip().splitlines()
+    assert row.startswith('| `petr_toy` | 2 | 0.500 ± 0.707 | 0.600 ± 0.707 |') and row.endswith('| 0.00 | 1.00 |')
     stored = json.loads((runs / 'results.json').read_text())
     assert stored['8 epochs'] == {'petr_toy': {'0': {'NDS': 1}}}
     numbers = stored['4 epochs']['petr_toy']['1']
