@@ -116,6 +116,7 @@ class Bands(nn.Module):
         """Values (..., distinct) of the bands to every head: (..., 1 or heads, pairs)."""
         if not self.own:
             return x.unsqueeze(-2)
-        own, shared = x.tensor_split([self.own * len(self.frequencies)], dim=-1)
+        num_own = self.own * len(self.frequencies)
+        own, shared = x.split([num_own, x.shape[-1] - num_own], dim=-1)
         own = own.unflatten(-1, (-1, self.own))
         return torch.cat((own, shared.unsqueeze(-2).expand(*own.shape[:-1], -1)), dim=-1)
