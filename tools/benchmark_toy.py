@@ -27,6 +27,7 @@ from mmengine.config import Config
 from mmengine.utils import track_iter_progress
 
 from georope.engine import build_runner
+from georope.evaluation.results import atomic_open
 
 ROOT = Path(__file__).resolve().parents[1]
 METRICS = {'NDS': 'nd_score', 'mAP': 'mean_ap', 'mATE': 'trans_err', 'mASE': 'scale_err', 'mAOE': 'orient_err',
@@ -85,9 +86,8 @@ def store(path, value, *keys):
     for key in keys[:-1]:
         place = place.setdefault(key, {})
     place[keys[-1]] = value
-    temporary = path.with_suffix('.tmp')
-    temporary.write_text(json.dumps(stored, indent=1, sort_keys=True) + '\n')
-    os.replace(temporary, path)
+    with atomic_open(str(path)) as file:
+        file.write(json.dumps(stored, indent=1, sort_keys=True) + '\n')
 
 
 def table(configs, results, steps):

@@ -93,15 +93,14 @@ class PredictedInterval(PredictedDepth):
     """RayRoPE's support: a depth and the half length of a uniform interval around it.
 
     Args:
-        dims, anchors, depth_range: see ``PredictedDepth``.
+        args, kwargs: see ``PredictedDepth``.
         spread: least, first and greatest half length, as shares of the depth (choice).
     """
 
     per_depth = 2
 
-    def __init__(self, dims: int, anchors: Sequence[float] | dict, depth_range: tuple[float, float] = (0.5, 80.0),
-                 spread: tuple[float, float, float] = (0.01, 0.35, 0.5)) -> None:
-        super().__init__(dims, anchors, depth_range)
+    def __init__(self, *args, spread: tuple[float, float, float] = (0.01, 0.35, 0.5), **kwargs) -> None:
+        super().__init__(*args, **kwargs)
         self.least, first, self.greatest = spread
         if not 0 < self.least < first < self.greatest:
             raise ValueError(f'spread must be least < first < greatest share of the depth, all positive, not {spread}')
