@@ -9,11 +9,12 @@ from model_factory import POSITION_RANGE, STRIDE, UROPE, features, metas, sample
 from georope.models.assignment import Targets
 from georope.models.box_code import encode
 
-# The 3D embedding alone, both, and the rotary code alone.
+# The 3D embedding alone, both, the rotary code alone, and one that predicts places.
 POSITIONS = {
     'embedding': dict(),
     'hybrid': dict(encoding=UROPE),
-    'replace': dict(encoding=UROPE, position_embedding=False)
+    'replace': dict(encoding=UROPE, position_embedding=False),
+    'predicted': dict(encoding=dict(type='georope.WorldRoPE', bands='mixed'), position_embedding=False)
 }
 positions = pytest.mark.parametrize('options', POSITIONS.values(), ids=POSITIONS)
 
@@ -249,8 +250,12 @@ def test_autocast_leaves_geometry_alone(options):
         head.position_encoder.register_forward_pre_hook(lambda module, args: seen[-1].append(args[0]))
         head.spatial_alignment.register_forward_pre_hook(lambda module, args: seen[-1].append(args[1]))
     rotate = head.encoding.rotate_keys
-    head.encoding.rotate_keys = lambda frame, *args, **kwargs: (
-        frame is not None and seen[-1].extend((frame.cos, frame.sin)), rotate(frame, *args, **kwargs))[1]
+
+    def watched(*args, **kwargs):
+        keys = rotate(*args, **kwargs)
+        seen[-1].extend(() if keys is None else (keys.cos, keys.sin))
+        return keys
+    head.encoding.rotate_keys = watched
     dtypes = []
     head.reg_branches[0].register_forward_hook(lambda module, args, output: dtypes.append(output.dtype))
     results = []
