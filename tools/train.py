@@ -17,6 +17,7 @@ from georope.engine import (
     add_common_arguments,
     build_runner,
     last_checkpoint,
+    leave_process_group,
     load_config,
     local_file,
 )
@@ -64,6 +65,7 @@ def main() -> None:
     runner.register_hook(CheckWeightsHook('resume' if cfg.get('resume') else 'init'))
     runner.register_hook(TrainingSummaryHook())
     runner.train()
+    leave_process_group()
 
 
 if __name__ == '__main__':

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -58,6 +59,17 @@ def build_runner(cfg: Config) -> Runner:
     if get_device() == 'cpu':
         _without_gpu(cfg)
     return RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+
+
+def leave_process_group() -> None:
+    """Ends the process group that the runners of this process worked in, if there is one: the last call of a tool."""
+    if torch.distributed.is_initialized():
+        backend = torch.distributed.get_backend()
+        torch.distributed.destroy_process_group()
+        if backend == 'gloo':
+            # Its threads let go of the last tensors when they get Python's lock, which nothing waits for. One that is
+            # still at it when the interpreter ends aborts a process that has done its work (pytorch #179291).
+            time.sleep(.5)
 
 
 def _without_gpu(cfg: Config) -> None:
