@@ -2,29 +2,12 @@ import copy
 
 import pytest
 from mmengine.registry import init_default_scope
-from small_nuscenes import write_nuscenes
+from small_nuscenes import CLASSES, write_nuscenes
 
 import georope  # noqa: F401
 from georope.datasets import NuScenesCameraDataset
 from georope.datasets.converter import create_infos
 from georope.datasets.info_file import load_infos, save_infos
-
-CLASSES = ('car', 'truck', 'construction_vehicle', 'bus', 'trailer', 'barrier', 'motorcycle', 'bicycle', 'pedestrian',
-           'traffic_cone')
-AUG = dict(final_dim=(96, 256), resize_lim=(.7, 1.1), rand_flip=True)
-TRAIN = [
-    dict(type='georope.LoadCameraAnnotations'),
-    dict(type='georope.ImageAug', **AUG),
-    dict(type='georope.LoadCameraImages', decode='reduced'),
-    dict(type='ObjectRangeFilter', point_cloud_range=[-51.2, -51.2, -5, 51.2, 51.2, 3]),
-    dict(type='georope.BEVAug', translation_std=(.5, .5, .1)),
-    dict(type='georope.PackCameraInputs'),
-]
-TEST = [
-    dict(type='georope.ImageAug', training=False, **AUG),
-    dict(type='georope.LoadCameraImages'),
-    dict(type='georope.PackCameraInputs'),
-]
 
 
 @pytest.fixture(autouse=True)

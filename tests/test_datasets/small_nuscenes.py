@@ -1,4 +1,7 @@
-"""A few nuScenes tables, no more than a test needs: ego on a straight line, cameras all around, boxes that move."""
+"""A few nuScenes tables, no more than a test needs: ego on a straight line, cameras all around, boxes that move.
+
+Beside them the classes and pipelines of the datasets that read them.
+"""
 import json
 from pathlib import Path
 
@@ -10,6 +13,22 @@ from georope.datasets.tables import ANNOTATION_TABLES, SENSOR_TABLES
 
 SIX = ('CAM_FRONT', 'CAM_FRONT_RIGHT', 'CAM_FRONT_LEFT', 'CAM_BACK', 'CAM_BACK_LEFT', 'CAM_BACK_RIGHT')
 START = 1533151603.5
+CLASSES = ('car', 'truck', 'construction_vehicle', 'bus', 'trailer', 'barrier', 'motorcycle', 'bicycle', 'pedestrian',
+           'traffic_cone')
+AUG = dict(final_dim=(96, 256), resize_lim=(.7, 1.1), rand_flip=True)
+TRAIN = [
+    dict(type='georope.LoadCameraAnnotations'),
+    dict(type='georope.ImageAug', **AUG),
+    dict(type='georope.LoadCameraImages', decode='reduced'),
+    dict(type='ObjectRangeFilter', point_cloud_range=[-51.2, -51.2, -5, 51.2, 51.2, 3]),
+    dict(type='georope.BEVAug', translation_std=(.5, .5, .1)),
+    dict(type='georope.PackCameraInputs'),
+]
+TEST = [
+    dict(type='georope.ImageAug', training=False, **AUG),
+    dict(type='georope.LoadCameraImages'),
+    dict(type='georope.PackCameraInputs'),
+]
 # camera axes (x right, y down, z forward) in the ego frame (x forward, y left, z up)
 FORWARD = Quaternion(matrix=np.array([[0., 0, 1], [-1, 0, 0], [0, -1, 0]]))
 

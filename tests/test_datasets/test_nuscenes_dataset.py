@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import CLASSES, TEST, TRAIN
 from mmengine.dataset import ConcatDataset, RepeatDataset, pseudo_collate
-from small_nuscenes import SIX, START, write_nuscenes
+from small_nuscenes import CLASSES, SIX, START, TEST, TRAIN, write_nuscenes
 
 from georope.datasets import NuScenesCameraDataset
 from georope.datasets.calibration import CalibrationError

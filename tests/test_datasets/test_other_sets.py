@@ -3,7 +3,7 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import CLASSES, TEST, TRAIN
+from small_nuscenes import CLASSES, TEST, TRAIN
 
 from georope.datasets import NuScenesCameraDataset
 from georope.datasets.converter import create_infos

@@ -4,12 +4,12 @@ import copy
 import cv2
 import numpy as np
 import pytest
-from conftest import TEST, TRAIN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mmdet3d.registry import TRANSFORMS
 from mmengine.dataset import Compose
 from scipy.spatial.transform import Rotation
+from small_nuscenes import TEST, TRAIN
 
 from georope.datasets.transforms import ImageAug, LoadCameraImages, PerturbCameras
 from georope.datasets.transforms.image_aug import ImagePlan

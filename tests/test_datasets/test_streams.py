@@ -5,11 +5,11 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from conftest import CLASSES, TEST, TRAIN
 from mmengine.config import Config
 from mmengine.dataset import ConcatDataset
 from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
+from small_nuscenes import CLASSES, TEST, TRAIN
 
 from georope.datasets import LaneIndex, NuScenesWindowDataset
 from georope.datasets.converter import create_infos

@@ -5,13 +5,13 @@ import cv2
 import numpy as np
 import pytest
 import torch
-from conftest import TRAIN
 from hypothesis import given
 from hypothesis import strategies as st
 from mmdet3d.models import Det3DDataPreprocessor
 from mmdet3d.registry import TRANSFORMS
 from mmdet3d.structures import LiDARInstance3DBoxes
 from mmengine.dataset import Compose, pseudo_collate
+from small_nuscenes import TRAIN
 
 from georope.datasets.transforms import BEVAug, ImageAug, LoadCameraImages, PackCameraInputs
 from georope.datasets.transforms.image_aug import ImagePlan, uncovered

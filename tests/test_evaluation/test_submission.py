@@ -337,4 +337,4 @@ def test_whatever_the_devkit_refuses_is_found(tmp_path, task):
         assert accepted or violations
         seen['accepted' if accepted else 'refused'] += 1
     found()
-    assert min(seen.values()) > 5
+    assert all(seen.values())  # or one side was never compared
