@@ -18,14 +18,7 @@ from mmengine.dist import is_main_process
 from mmengine.logging import print_log
 
 from georope.datasets.transforms.perturb import KINDS, PerturbCameras
-from georope.engine import (
-    CheckWeightsHook,
-    add_common_arguments,
-    build_runner,
-    leave_process_group,
-    load_config,
-    local_file,
-)
+from georope.engine import CheckWeightsHook, add_common_arguments, build_runner, load_config, local_file
 from georope.evaluation.results import atomic_open
 from georope.evaluation.robustness import Scores, fingerprint, perturb, plot_severity, settings_of, severity_table
 
@@ -98,7 +91,6 @@ def main() -> None:
             file.write(table)
         plot_severity(scores, models, args.kinds, args.seed, str(path.with_suffix('.png')))
         print_log(f'{table}\nwritten: {path}, {path.with_suffix(".png")}, {scores.path}')
-    leave_process_group()
 
 
 if __name__ == '__main__':

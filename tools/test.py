@@ -5,14 +5,7 @@ written, no window is opened) and --tta (mmdet3d has it for segmentation only). 
 """
 import argparse
 
-from georope.engine import (
-    CheckWeightsHook,
-    add_common_arguments,
-    build_runner,
-    leave_process_group,
-    load_config,
-    local_file,
-)
+from georope.engine import CheckWeightsHook, add_common_arguments, build_runner, load_config, local_file
 
 
 def parse_args() -> argparse.Namespace:
@@ -39,7 +32,6 @@ def main() -> None:
     runner = build_runner(cfg)
     runner.register_hook(CheckWeightsHook('test'))
     runner.test()
-    leave_process_group()
 
 
 if __name__ == '__main__':

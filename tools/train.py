@@ -17,7 +17,6 @@ from georope.engine import (
     add_common_arguments,
     build_runner,
     last_checkpoint,
-    leave_process_group,
     load_config,
     local_file,
 )
@@ -65,7 +64,6 @@ def main() -> None:
     runner.register_hook(CheckWeightsHook('resume' if cfg.get('resume') else 'init'))
     runner.register_hook(TrainingSummaryHook())
     runner.train()
-    leave_process_group()
 
 
 if __name__ == '__main__':

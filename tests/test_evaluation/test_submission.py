@@ -320,7 +320,7 @@ def test_whatever_the_devkit_refuses_is_found(tmp_path, task):
     """Random damage anywhere: what the validator lets through, the devkit's loader reads."""
     seen = dict(refused=0, accepted=0)
 
-    @settings(many, max_examples=80)
+    @settings(many, max_examples=300)
     @given(submissions(task), st.data())
     def found(drawn, data):
         content, token, index = copy.deepcopy(drawn)
@@ -337,4 +337,4 @@ def test_whatever_the_devkit_refuses_is_found(tmp_path, task):
         assert accepted or violations
         seen['accepted' if accepted else 'refused'] += 1
     found()
-    assert all(seen.values())  # or one side was never compared
+    assert min(seen.values()) > 5

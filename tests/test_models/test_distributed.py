@@ -8,7 +8,7 @@ import torch.multiprocessing as mp
 from model_factory import UROPE, features, sample, tiny_head
 from torch import nn
 
-from georope.engine import leave_process_group
+from georope.engine.launch import leave_gloo
 
 COUNTS = (1, 0)  # less than one object per rank
 WORLDROPE = dict(type='georope.WorldRoPE', per_layer=False, temperature='token', depth_loss_weight=0.5,
@@ -45,7 +45,7 @@ def work(rank, folder):
     dist.init_process_group('gloo', init_method=f'file://{folder}/store', rank=rank, world_size=2)
     results = [gradients(case, [rank], nn.parallel.DistributedDataParallel) for case in range(len(CASES))]
     torch.save(results, f'{folder}/{rank}.pt')
-    leave_process_group()
+    leave_gloo()
 
 
 @pytest.fixture(scope='module')

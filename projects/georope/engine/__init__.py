@@ -2,8 +2,8 @@
 from .checkpoint import last_checkpoint, load_from_local, read_weights, save_atomically
 from .conversion import ERAS, Conversion, box_rows, convert
 from .hooks import CheckWeightsHook, PlainCheckpointHook, StreamHook, TrainingSummaryHook
-from .launch import add_common_arguments, build_model, build_runner, leave_process_group, load_config, local_file
+from .launch import add_common_arguments, build_model, build_runner, load_config, local_file
 
 __all__ = ['ERAS', 'CheckWeightsHook', 'Conversion', 'PlainCheckpointHook', 'StreamHook', 'TrainingSummaryHook',
            'add_common_arguments', 'box_rows', 'build_model', 'build_runner', 'convert', 'last_checkpoint',
-           'leave_process_group', 'load_config', 'load_from_local', 'local_file', 'read_weights', 'save_atomically']
+           'load_config', 'load_from_local', 'local_file', 'read_weights', 'save_atomically']

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import time
 from pathlib import Path
@@ -61,17 +62,6 @@ def build_runner(cfg: Config) -> Runner:
     return RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
 
 
-def leave_process_group() -> None:
-    """Ends the process group that the runners of this process worked in, if there is one: the last call of a tool."""
-    if torch.distributed.is_initialized():
-        backend = torch.distributed.get_backend()
-        torch.distributed.destroy_process_group()
-        if backend == 'gloo':
-            # Its threads let go of the last tensors when they get Python's lock, which nothing waits for. One that is
-            # still at it when the interpreter ends aborts a process that has done its work (pytorch #179291).
-            time.sleep(.5)
-
-
 def _without_gpu(cfg: Config) -> None:
     """mmengine's own launch selects a CUDA device, and its AMP wrapper refuses to be built without one."""
     if cfg.launcher not in ('none', 'pytorch'):
@@ -86,6 +76,18 @@ def _without_gpu(cfg: Config) -> None:
     if cfg.launcher == 'pytorch':
         if not torch.distributed.is_initialized():  # by a runner before this one
             torch.distributed.init_process_group('gloo')
+            atexit.register(leave_gloo)
         default = dict(type='MMDistributedDataParallel', broadcast_buffers=False,
                        find_unused_parameters=cfg.get('find_unused_parameters', False))
         cfg.model_wrapper_cfg = dict(cfg.get('model_wrapper_cfg') or default, device_ids=None)
+
+
+def leave_gloo() -> None:
+    """Ends the default process group, a gloo one: due before the interpreter ends.
+
+    Gloo's threads let go of the last tensors when they get Python's lock, which nothing waits for. One that is still at
+    it when the interpreter ends aborts a process that has done its work (pytorch #179291).
+    """
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
+    time.sleep(.5)
