@@ -1,6 +1,8 @@
 """The devkit's tracking evaluation on ours, against its own on a named split, and through the metric."""
 import json
+import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,12 +23,12 @@ from georope.evaluation.scenes import scenes_of
 from georope.evaluation.tracker import TRACKING_NAMES
 
 
-def score(tables, detections, folder, tokens=None, tracker=None):
+def score(tables, detections, folder, tokens=None, tracker=None, processes=None):
     """Detections of some frames through tracker and devkit."""
     tokens, path = tokens or tables.tokens, str(folder / 'tracking.json')
     scenes = scenes_of(tables.nusc.version, tables.nusc.dataroot, tokens)
     write_results(path, track_results(detections.__getitem__, scenes, tracker or Tracker()))
-    return evaluate_tracks(tables.nusc, path, tokens, str(folder))
+    return evaluate_tracks(tables.nusc, path, tokens, str(folder), processes=processes)
 
 
 def truth(tables) -> dict:
@@ -41,7 +43,8 @@ def same_as_the_devkit(tables, ours, folder) -> None:
         np.testing.assert_equal(ours.serialize()[key], theirs[key], err_msg=key)
 
 
-def test_the_numbers_are_the_devkits_own(toy, tmp_path):
+@pytest.mark.parametrize('processes', [1, 2])
+def test_the_numbers_are_the_devkits_own(toy, tmp_path, processes):
     """Moved, missing and invented boxes of a few scores: each score of a track costs the devkit a round."""
     rng, detections = np.random.default_rng(0), truth(toy)
     for boxes in detections.values():
@@ -49,7 +52,7 @@ def test_the_numbers_are_the_devkits_own(toy, tmp_path):
         for box in boxes:
             box['translation'] = (np.array(box['translation']) + rng.normal(0, .8, 3)).tolist()
             box['detection_score'] = rng.choice([.2, .5, .8]).item()
-    ours = score(toy, detections, tmp_path)
+    ours = score(toy, detections, tmp_path, processes=processes)
     same_as_the_devkit(toy, ours, tmp_path)
     assert 0.05 < ours.compute_metric('amota') < 0.95 and ours.compute_metric('ids') > 0
     summary = json.loads((tmp_path / 'tracking_metrics_summary.json').read_text())
@@ -62,6 +65,21 @@ def test_ground_truth_of_mini_val(mini_val, tmp_path):
     metrics = score(mini_val, truth(mini_val), tmp_path)
     assert metrics.compute_metric('amota') > 0.97
     same_as_the_devkit(mini_val, metrics, tmp_path)
+
+
+def test_an_evaluation_that_fails_keeps_what_was_written(toy, log, monkeypatch):
+    """Detections are written and logged before the tracking evaluation starts, and survive its failure."""
+    def fail(*args, **kwargs):
+        raise MemoryError
+
+    monkeypatch.setattr('georope.evaluation.nuscenes_metric.evaluate_tracks', fail)
+    with pytest.raises(MemoryError):
+        run(toy.samples, tracking=dict(), **toy.options)
+    assert 'mAP, mATE .. mAAE' in log()
+    folder = Path(re.search('is kept in (.*)', log())[1])
+    assert set(json.loads((folder / 'results_nusc.json').read_text())['results']) == set(toy.tokens)
+    assert (folder / 'tracking_nusc.json').is_file()
+    shutil.rmtree(folder)
 
 
 def test_ground_truth_of_the_toy_world(toy, tmp_path, log):

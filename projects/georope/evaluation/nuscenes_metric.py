@@ -1,6 +1,7 @@
 """nuScenes detection and tracking scores as an mmengine metric."""
 import functools
 import os
+import shutil
 import tempfile
 from collections.abc import Sequence
 from typing import NamedTuple, Optional
@@ -160,25 +161,36 @@ class NuScenesMetric(BaseMetric):
         if not any(len(frame['label']) for frame in frames.values()):
             logger.warning(f'0 boxes in all of the {len(tokens)} frames: the model is untrained, or its score '
                            'threshold is too high')
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = self.jsonfile_prefix or temporary
-            path = os.path.join(folder, 'results_nusc.json')
-            write_results(path, ((token, devkit_boxes(frames[token], self.classes)) for token in tokens))
-            if self.jsonfile_prefix:
-                logger.info(f'detections of {len(tokens)} frames written to {path}')
-            tracks = self._track(frames, tokens, folder) if self.tracker else None
-            if self.format_only:
-                return {}
-            nusc = open_tables(self.frames.version, self.data_root, tokens)
-            metrics = evaluate_results(nusc, path, tokens, folder, self.eval_version)
-            if tracks:
-                logger.info('devkit evaluates the tracks: up to a minute per 100 frames (tracking=None leaves it out)')
-            tracking = evaluate_tracks(nusc, tracks, tokens, folder) if tracks else None
+        folder = self.jsonfile_prefix or tempfile.mkdtemp(prefix='georope_results_')
+        try:
+            metrics = self._score(frames, tokens, folder)
+        except BaseException:
+            logger.error(f'the evaluation did not end; what was written before is kept in {folder}')
+            raise
+        if not self.jsonfile_prefix:
+            shutil.rmtree(folder)
+        return metrics
+
+    def _score(self, frames: dict, tokens: list, folder: str) -> dict:
+        """Write all result files, then have the devkit score them; detections are logged before the slow tracking."""
+        logger = MMLogger.get_current_instance()
+        path = os.path.join(folder, 'results_nusc.json')
+        write_results(path, ((token, devkit_boxes(frames[token], self.classes)) for token in tokens))
+        if self.jsonfile_prefix:
+            logger.info(f'detections of {len(tokens)} frames written to {path}')
+        tracks = self._track(frames, tokens, folder) if self.tracker else None
+        if self.format_only:
+            return {}
+        nusc = open_tables(self.frames.version, self.data_root, tokens)
+        metrics = evaluate_results(nusc, path, tokens, folder, self.eval_version)
         split = split_name(nusc, tokens)
         where = f'split {split} of {nusc.version}' if split else f'no official split, part of {nusc.version}'
         logger.info(f'nuScenes detection, {len(tokens)} frames, {where}\n{format_table(metrics, self.classes)}')
-        if tracking is None:
+        if not tracks:
             return self._summary(metrics)
+        logger.info('devkit evaluates the tracks, in a process per class if there are many frames (tracking=None '
+                    'leaves it out)')
+        tracking = evaluate_tracks(nusc, tracks, tokens, folder)
         logger.info(f'nuScenes tracking, {len(tokens)} frames, {where}, {self.tracker}\n{tracking_table(tracking)}')
         return dict(self._summary(metrics), **tracking_summary(tracking))
 

@@ -1,7 +1,13 @@
 """The nuScenes devkit's tracking evaluation, for any set of frames of its tables."""
+import multiprocessing
 import os
 import warnings
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from types import SimpleNamespace
+from typing import Optional
+from unittest.mock import patch
 
 import numpy as np
 from nuscenes import NuScenes
@@ -12,7 +18,9 @@ from nuscenes.eval.common.loaders import (
     load_gt_of_sample_tokens,
     load_prediction_of_sample_tokens,
 )
-from nuscenes.eval.tracking.data_classes import TrackingBox, TrackingMetrics
+from nuscenes.eval.tracking import evaluate as devkit_evaluate
+from nuscenes.eval.tracking.algo import TrackingEvaluation
+from nuscenes.eval.tracking.data_classes import TrackingBox, TrackingConfig, TrackingMetricData, TrackingMetrics
 from nuscenes.eval.tracking.evaluate import TrackingEval
 from nuscenes.eval.tracking.loaders import create_tracks
 from nuscenes.utils.splits import create_splits_scenes
@@ -23,6 +31,7 @@ from georope.evaluation.scenes import Frame, scenes_of
 # Columns of the table and names in the summary; the devkit's names.
 MEASURES = dict(amota='AMOTA', amotp='AMOTP', recall='recall', mota='MOTA', motp='MOTP', ids='IDS', frag='FRAG')
 COUNTS = ('ids', 'frag')
+MANY_FRAMES = 400  # from here on processes are worth their start
 
 CONVENTIONS = '''\
 AMOTA and AMOTP are means over 40 recalls from 0.1 to 1. A recall that is not reached counts as the worst value: MOTAR 0
@@ -55,10 +64,11 @@ class FrameSetTracking(TrackingEval):
     """The devkit's tracking evaluation on given frames instead of a named split; the numbers are the devkit's own.
 
     Frames of a scene that are not given do not exist for it: no track is interpolated there. All frames may be without
-    tracks (the devkit stops with "Invalid box type: None").
+    tracks (the devkit stops with "Invalid box type: None"). Classes are accumulated in ``processes``.
     """
 
-    def __init__(self, nusc: NuScenes, config, result_path: str, tokens: Sequence[str]) -> None:
+    def __init__(self, nusc: NuScenes, config, result_path: str, tokens: Sequence[str], processes: int = 1) -> None:
+        self.processes = processes
         self.cfg, self.result_path, self.verbose = config, result_path, False
         self.output_dir = self.render_classes = None  # for pictures
         predicted, self.meta = load_prediction_of_sample_tokens(
@@ -72,9 +82,41 @@ class FrameSetTracking(TrackingEval):
         self.tracks_gt = create_tracks(truth, scenes, scenes.split, gt=True)
         self.tracks_pred = create_tracks(predicted, scenes, scenes.split, gt=False)
 
+    def evaluate(self):
+        """The devkit's, with the classes accumulated before, each from its own boxes alone, as the devkit takes them."""
+        names = self.cfg.class_names
+        accumulate = partial(_accumulate_class, self.cfg.serialize())
+        jobs = ((name, _of_class(self.tracks_gt, name), _of_class(self.tracks_pred, name)) for name in names)
+        if self.processes == 1:
+            found = dict(zip(names, map(accumulate, jobs)))
+        else:
+            # Spawned: a fork would copy the threads' locks of torch and of a GPU's driver.
+            context = multiprocessing.get_context('spawn')
+            with ProcessPoolExecutor(self.processes, mp_context=context) as pool:
+                found = dict(zip(names, pool.map(accumulate, jobs)))
+        done = {name: SimpleNamespace(accumulate=partial(found.get, name)) for name in names}
+        with patch.object(devkit_evaluate, 'TrackingEvaluation', lambda truth, tracks, name, *args, **kwargs: done[name]):
+            return super().evaluate()
+
+
+def _of_class(tracks: dict, name: str) -> dict:
+    """The boxes of one class, in all frames of all scenes."""
+    return {scene: {time: [box for box in boxes if box.tracking_name == name] for time, boxes in frames.items()}
+            for scene, frames in tracks.items()}
+
+
+def _accumulate_class(config: dict, job: tuple[str, dict, dict]) -> TrackingMetricData:
+    """The devkit's accumulation of one class. The config is serialized: with its distance function it cannot be
+    pickled."""
+    name, truth, predicted = job
+    config = TrackingConfig.deserialize(config)
+    return TrackingEvaluation(truth, predicted, name, config.dist_fcn_callable, config.dist_th_tp, config.min_recall,
+                              num_thresholds=TrackingMetricData.nelem, metric_worst=config.metric_worst,
+                              verbose=False).accumulate()
+
 
 def evaluate_tracks(nusc: NuScenes, result_path: str, tokens: Sequence[str], output_dir: str,
-                    eval_version: str = 'tracking_nips_2019') -> TrackingMetrics:
+                    eval_version: str = 'tracking_nips_2019', processes: Optional[int] = None) -> TrackingMetrics:
     """Score a tracking result file on the given frames.
 
     Args:
@@ -84,12 +126,15 @@ def evaluate_tracks(nusc: NuScenes, result_path: str, tokens: Sequence[str], out
         output_dir: receives the devkit's files as ``tracking_metrics_summary.json`` and
             ``tracking_metrics_details.json``.
         eval_version: name of a devkit configuration.
+        processes: that accumulate classes at the same time; by default all cores for many frames, else 1.
 
     Returns:
         The devkit's metrics.
     """
+    if processes is None:
+        processes = len(os.sched_getaffinity(0)) if len(tokens) >= MANY_FRAMES else 1
     evaluation, metrics, details = run_evaluation(
-        lambda: FrameSetTracking(nusc, config_factory(eval_version), result_path, tokens))
+        lambda: FrameSetTracking(nusc, config_factory(eval_version), result_path, tokens, processes))
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', RuntimeWarning)  # means over no class at all
         summary = dict(metrics.serialize(), meta=evaluation.meta)
