@@ -41,6 +41,8 @@ def test_config(path):
     assert not init or init.checkpoint.startswith('https://')  # torchvision:// wants a package that is not in our pins
 
     model = MODELS.build(cfg.model)
+    # mmcv is compiled without its CUDA ops: no part of a model may come from there.
+    assert not any(kind.__module__.startswith('mmcv.ops') for part in model.modules() for kind in type(part).__mro__)
     head = model.pts_bbox_head
     assert head.num_classes == len(cfg.class_names) == len(cfg.val_dataloader.dataset.metainfo.classes)
     assert cfg.optim_wrapper.optimizer.type == 'AdamW'

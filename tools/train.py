@@ -12,6 +12,7 @@ from mmengine.device import get_device
 from mmengine.logging import print_log
 
 from georope.engine import (
+    CheckScheduleHook,
     CheckWeightsHook,
     TrainingSummaryHook,
     add_common_arguments,
@@ -62,6 +63,8 @@ def main() -> None:
 
     runner = build_runner(cfg)
     runner.register_hook(CheckWeightsHook('resume' if cfg.get('resume') else 'init'))
+    if cfg.get('resume'):
+        runner.register_hook(CheckScheduleHook())
     runner.register_hook(TrainingSummaryHook())
     runner.train()
 

@@ -30,7 +30,8 @@ def trained(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp('trained')
     for name, text in ('tiny', CONFIG), ('stock', STOCK_CONFIG):
         (folder / f'{name}.py').write_text(text)
-        main('train', folder / f'{name}.py', '--work-dir', folder / name, '--cfg-options', 'train_cfg.max_epochs=2')
+        main('train', folder / f'{name}.py', '--work-dir', folder / name, '--cfg-options', 'train_cfg.max_epochs=2',
+             'param_scheduler.1.end=4')  # the schedule of four epochs
     return folder
 
 
@@ -212,3 +213,15 @@ def test_load_from_tells_the_share_that_fits(trained, tmp_path):
     torch.save({'other': torch.ones(2)}, tmp_path / 'b.pth')
     with pytest.raises(RuntimeError, match='load_from: only 0 of the 2 tensors .*linear 0%'):
         main('train', trained / 'tiny.py', '--work-dir', tmp_path, '--cfg-options', f'load_from={tmp_path}/b.pth')
+
+
+@pytest.mark.parametrize('option, told', [
+    ('train_dataloader.batch_size=1', 'iterations, here they are'),
+    ('optim_wrapper.optimizer.lr=0.5', 'base_values was .*, here it is 0.5'),
+    ('param_scheduler.1.T_max=9', r'param_scheduler\[1\].T_max was'),
+])
+def test_resume_refuses_another_schedule(trained, tmp_path, option, told):
+    """mmengine would take the saved schedule as it is: a rate that collapses, or never falls."""
+    with pytest.raises(RuntimeError, match=told):
+        main('train', trained / 'tiny.py', '--work-dir', tmp_path, '--resume', trained / 'tiny/epoch_2.pth',
+             '--cfg-options', option)

@@ -70,7 +70,8 @@ def test_resume_without_a_checkpoint_keeps_the_initial_weights(config, tmp_path)
 
 
 def test_resume_from_a_work_dir_that_was_moved(config, tmp_path):
-    main('train', config, '--work-dir', tmp_path / 'w', '--cfg-options', 'train_cfg.max_epochs=1')
+    main('train', config, '--work-dir', tmp_path / 'w', '--cfg-options', 'train_cfg.max_epochs=1',
+         'param_scheduler.1.end=2')
     (tmp_path / 'w').rename(tmp_path / 'moved')
     main('train', config, '--work-dir', tmp_path / 'moved', '--resume', '--cfg-options', 'train_cfg.max_epochs=2')
     assert 'resumed epoch: 1, iter: 6' in log(tmp_path / 'moved')

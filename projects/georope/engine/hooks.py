@@ -90,6 +90,45 @@ class CheckWeightsHook(Hook):
                                + '; '.join(filter(None, differences)))
 
 
+class CheckScheduleHook(Hook):
+    """Refuses to resume a run whose schedule is another than the saved one.
+
+    mmengine takes the saved state of each scheduler as it is. With another batch size, number of processes, number of
+    epochs or learning rate it would belong to another run: the rate would fall too early, or never.
+    """
+    MOVING = ('last_step', '_global_step', '_last_value', 'verbose')
+
+    def after_load_checkpoint(self, runner, checkpoint: dict) -> None:
+        meta, loader = checkpoint.get('meta', {}), runner.train_dataloader
+        differences = []
+        if isinstance(runner.train_loop, EpochBasedTrainLoop) and 'iter' in meta and 'epoch' in meta:
+            first, per_epoch = meta['epoch'] * len(loader), len(loader)
+            if not first <= meta['iter'] <= first + per_epoch:
+                differences.append(f'{meta["epoch"]} epochs were {meta["iter"]} iterations, here they are {first} '
+                                   '(other batch size, number of processes or data)')
+        for i, (saved, current) in enumerate(zip(_schedulers(checkpoint.get('param_schedulers')),
+                                                 _schedulers(runner.param_schedulers))):
+            for key in sorted({*saved}.intersection(current).difference(self.MOVING)):
+                if _plain(saved[key]) != _plain(current[key]):
+                    differences.append(f'param_scheduler[{i}].{key} was {_few(saved[key])}, here it is '
+                                       f'{_few(current[key])}')
+        if differences:
+            raise RuntimeError(f'--resume: the schedule is another than the saved one: {"; ".join(differences)}. '
+                               'Resume with the settings of that run, or start a new one from its weights: load_from')
+
+
+def _schedulers(schedulers: list | dict | None) -> list[dict]:
+    """The states of a checkpoint's or a runner's schedulers, of whichever optimizer."""
+    if isinstance(schedulers, dict):
+        return [state for each in schedulers.values() for state in _schedulers(each)]
+    return [x if isinstance(x, dict) else x.state_dict() for x in schedulers or ()]
+
+
+def _few(value) -> str:
+    """A number, or the different ones of a list (one per group of parameters)."""
+    return ', '.join(f'{x:g}' for x in dict.fromkeys(value)) if isinstance(value, list) else str(value)
+
+
 def _share(part: str, expected: dict, fitting: list[str]) -> float:
     """Share of a part's tensors that fit; the counters of batch norms do not count."""
     own = {key for key in expected if key.partition('.')[0] == part and not key.endswith('num_batches_tracked')}

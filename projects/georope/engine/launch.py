@@ -17,7 +17,7 @@ from mmengine.runner import Runner
 
 from georope.registry import MODELS
 
-# While rank 0 evaluates, the others wait in a collective: its time limit (NCCL: 10 minutes, gloo: 30) must not end them.
+# While rank 0 evaluates, the others wait in a collective: its limit (NCCL: 10 minutes, gloo: 30) must not end them.
 RANK_TIMEOUT = 4 * 3600  # seconds
 
 _AMP_ONLY = ('loss_scale', 'dtype', 'use_fsdp')
@@ -60,8 +60,10 @@ def build_model(path: str, options: dict | None) -> tuple[Config, torch.nn.Modul
 
 
 def build_runner(cfg: Config) -> Runner:
-    """Builds the runner; without a GPU, first makes of the config what can run there, and says so. Where the config sets
-    no ``env_cfg.dist_cfg.timeout``, ranks wait for each other up to ``RANK_TIMEOUT``."""
+    """Builds the runner; without a GPU, first makes of the config what can run there, and says so.
+
+    Where the config sets no ``env_cfg.dist_cfg.timeout``, ranks wait for each other up to ``RANK_TIMEOUT``.
+    """
     if cfg.launcher != 'none':
         dist = cfg.setdefault('env_cfg', {}).setdefault('dist_cfg', dict(backend='nccl'))
         print_log(f"ranks wait for each other up to {dist.setdefault('timeout', RANK_TIMEOUT)} s "

@@ -83,7 +83,7 @@ class FrameSetTracking(TrackingEval):
         self.tracks_pred = create_tracks(predicted, scenes, scenes.split, gt=False)
 
     def evaluate(self):
-        """The devkit's, with the classes accumulated before, each from its own boxes alone, as the devkit takes them."""
+        """The devkit's, with the classes accumulated before, each from its own boxes: it looks at no others."""
         names = self.cfg.class_names
         accumulate = partial(_accumulate_class, self.cfg.serialize())
         jobs = ((name, _of_class(self.tracks_gt, name), _of_class(self.tracks_pred, name)) for name in names)
@@ -95,7 +95,7 @@ class FrameSetTracking(TrackingEval):
             with ProcessPoolExecutor(self.processes, mp_context=context) as pool:
                 found = dict(zip(names, pool.map(accumulate, jobs)))
         done = {name: SimpleNamespace(accumulate=partial(found.get, name)) for name in names}
-        with patch.object(devkit_evaluate, 'TrackingEvaluation', lambda truth, tracks, name, *args, **kwargs: done[name]):
+        with patch.object(devkit_evaluate, 'TrackingEvaluation', lambda truth, tracks, name, *_, **__: done[name]):
             return super().evaluate()
 
 
@@ -106,8 +106,7 @@ def _of_class(tracks: dict, name: str) -> dict:
 
 
 def _accumulate_class(config: dict, job: tuple[str, dict, dict]) -> TrackingMetricData:
-    """The devkit's accumulation of one class. The config is serialized: with its distance function it cannot be
-    pickled."""
+    """The devkit's accumulation of one class; ``config`` is serialized, as its distance function has no pickle."""
     name, truth, predicted = job
     config = TrackingConfig.deserialize(config)
     return TrackingEvaluation(truth, predicted, name, config.dist_fcn_callable, config.dist_th_tp, config.min_recall,
