@@ -24,7 +24,8 @@ def sine_embedding(x: Tensor, channels: int) -> Tensor:
 
 def sine_embedding_3d(points: Tensor, channels: int) -> Tensor:
     """Sine embedding of normalised points (..., 3): (..., 3 * channels), in the references' order y, x, z."""
-    return sine_embedding(points[..., [1, 0, 2]], channels).flatten(-2)
+    x, y, z = points.unbind(-1)  # not an index list, which a GPU would wait for
+    return sine_embedding(torch.stack((y, x, z), dim=-1), channels).flatten(-2)
 
 
 def nerf_embedding(x: Tensor, octaves: int = 6) -> Tensor:
