@@ -38,7 +38,9 @@ install_libraries() {
 }
 
 cuda_of_mmcv() { "$python" -c 'from mmcv.ops import get_compiling_cuda_version as v; print(v())'; }
-mmcv_works() { [ -n "${MMCV_CUDA:-}" ] && cuda_of_mmcv 2>&1 | grep -q '^[0-9]' || "$python" -c 'import mmcv.ops'; }
+mmcv_works() {
+    if [ -n "${MMCV_CUDA:-}" ]; then cuda_of_mmcv 2>&1 | grep -q '^[0-9]'; else "$python" -c 'import mmcv.ops' >/dev/null 2>&1; fi
+}
 if [ -n "${MMCV_CUDA:-}" ]; then
     cuda=$("$python" -c 'import torch; print(torch.version.cuda)')
     nvcc=$(nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9.]*\),.*/\1/p')
