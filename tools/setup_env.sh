@@ -39,7 +39,8 @@ install_libraries() {
 
 cuda_of_mmcv() { "$python" -c 'from mmcv.ops import get_compiling_cuda_version as v; print(v())'; }
 mmcv_works() {
-    if [ -n "${MMCV_CUDA:-}" ]; then cuda_of_mmcv 2>&1 | grep -q '^[0-9]'; else "$python" -c 'import mmcv.ops' >/dev/null 2>&1; fi
+    if [ -n "${MMCV_CUDA:-}" ]; then cuda_of_mmcv 2>&1 | grep -q '^[0-9]'
+    else "$python" -c 'import mmcv.ops' >/dev/null 2>&1; fi
 }
 if [ -n "${MMCV_CUDA:-}" ]; then
     cuda=$("$python" -c 'import torch; print(torch.version.cuda)')
@@ -51,30 +52,32 @@ else
     gpu_settings=(FORCE_CUDA=0 CUDA_VISIBLE_DEVICES=) cache=
 fi
 # Python's own flags without debugging symbols, and torch's headers compiled once for all files: a fifth of the time, the
-# same optimisation. A compiler other than gcc, or other flags, read the headers as usual. Ninja's [done/all] is shown.
-precompiled=$(cd "$venv" && pwd)/.mmcv_headers
-precompile_torch() {
-    mkdir -p "$precompiled"
-    echo '#include <torch/types.h>' >"$precompiled/headers.h"
-    flags="$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("CFLAGS"))') -g0"
-    local include
-    include=$("$python" -c 'import sysconfig, torch.utils.cpp_extension as c
-print(*(f"-I{path}" for path in (*c.include_paths(), sysconfig.get_path("include"))))')
-    if "${CXX:-c++}" --version | grep -q 'Free Software Foundation'; then
-        # shellcheck disable=SC2086
-        "${CXX:-c++}" $flags -fPIC $include -std=c++17 -DTORCH_API_INCLUDE_EXTENSION_H -DTORCH_EXTENSION_NAME=_ext \
-            -x c++-header -c "$precompiled/headers.h" -o "$precompiled/headers.h.gch" 2>/dev/null || true
-    fi
+# same optimisation. Where that fails, or for another compiler than gcc, every file reads the headers as usual.
+flags="$("$python" -c 'import sysconfig; print(sysconfig.get_config_var("CFLAGS"))') -g0 ${CFLAGS:-}"
+headers=$(cd "$venv" && pwd)/.mmcv_headers/torch.h
+precompile_headers() {
+    mkdir -p "${headers%/*}"
+    echo '#include <torch/types.h>' >"$headers"
+    "${CXX:-c++}" --version | grep -q 'Free Software Foundation' || return 0
+    # shellcheck disable=SC2046,SC2086
+    "${CXX:-c++}" $flags -fPIC -std=c++17 -DTORCH_API_INCLUDE_EXTENSION_H -DTORCH_EXTENSION_NAME=_ext $("$python" -c '
+import sysconfig, torch.utils.cpp_extension as torch
+print(*("-I" + path for path in (*torch.include_paths(), sysconfig.get_path("include"))))') \
+        -x c++-header -c "$headers" -o "$headers.gch" 2>/dev/null || true
 }
 install_mmcv() {
     local log=$venv/mmcv.log
-    precompile_torch
-    env MMCV_WITH_OPS=1 CFLAGS="$flags -include $precompiled/headers.h ${CFLAGS:-}" "${gpu_settings[@]}" "$python" -m pip --disable-pip-version-check \
-        install -v $cache -c "$constraints" --no-build-isolation --no-deps --force-reinstall mmcv 2>&1 | tee "$log" |
-        { grep --line-buffered -oE '^ *\[[0-9]+/[0-9]+\]' || true; } | while read -r done; do printf '\r%s ' "$done"; done ||
+    if [ -n "$cache" ] || ! pip cache list mmcv 2>/dev/null | grep -q '^ *-'; then precompile_headers; fi
+    local compile=$flags
+    [ -e "$headers" ] && compile="$flags -include $headers"
+    # Ninja's [done/all] is the progress shown.
+    env MMCV_WITH_OPS=1 CFLAGS="$compile" "${gpu_settings[@]}" "$python" -m pip --disable-pip-version-check install -v \
+        $cache -c "$constraints" --no-build-isolation --no-deps --force-reinstall mmcv 2>&1 | tee "$log" |
+        { grep --line-buffered -oE '^ *\[[0-9]+/[0-9]+\]' || true; } |
+        while read -r done; do printf '\r%s ' "$done"; done ||
         { tail -n 30 "$log"; stop "mmcv could not be built; all of its output is in $log"; }
     echo
-    rm -r "$precompiled"
+    rm -rf "${headers%/*}"
 }
 
 say "mmcv $mmcv_kind: compiled unless pip has its wheel; the libraries meanwhile"
