@@ -29,10 +29,10 @@ def follow(tracker, frames, dt=.5) -> list:
     return out
 
 
-def run_fixture(shared, run, **options):
+def run_fixture(golden_folder, run, **options):
     """Ids, ages, activity and scores, positions of every frame of the golden run, ours first."""
-    content = json.loads((shared / 'fixtures' / 'tracker.json').read_text())
-    golden = np.load(shared / 'fixtures' / 'tracker.npz')
+    content = json.loads((golden_folder / 'tracker.json').read_text())
+    golden = np.load(golden_folder / 'tracker.npz')
     sequence, assignment, *rest = run.split('.')
     tracker = Tracker(assignment=assignment, max_age=0 if rest else content['max_age'],
                       score_threshold=content['score_threshold'], **options)
@@ -47,8 +47,8 @@ def run_fixture(shared, run, **options):
 
 @pytest.mark.parametrize('run', ['main.greedy', 'main.hungarian', 'one_empty_frame.greedy', 'one_empty_frame.hungarian',
                                  'main.greedy.max_age0'])
-def test_compat_is_the_public_code_exactly(shared, run):
-    frames = list(run_fixture(shared, run, compat=True))
+def test_compat_is_the_public_code_exactly(golden_folder, run):
+    frames = list(run_fixture(golden_folder, run, compat=True))
     assert len(frames) >= 6
     for numbers, places, golden_numbers, golden_places, names, golden_names in frames:
         np.testing.assert_array_equal(np.array(numbers).reshape(-1, 3), golden_numbers)
@@ -56,13 +56,13 @@ def test_compat_is_the_public_code_exactly(shared, run):
         assert names == golden_names
 
 
-def test_without_compat_only_unseen_tracks_differ(shared):
+def test_without_compat_only_unseen_tracks_differ(golden_folder):
     """Greedy, detections in order of score: the public code's one fault here is the time an unseen track moves by."""
-    for numbers, places, golden_numbers, golden_places, *_ in run_fixture(shared, 'main.greedy'):
+    for numbers, places, golden_numbers, golden_places, *_ in run_fixture(golden_folder, 'main.greedy'):
         np.testing.assert_array_equal(numbers, golden_numbers)
         seen = golden_numbers[:, 2] > 0
         np.testing.assert_array_equal(np.array(places)[seen], golden_places[seen])
-    for numbers, places, golden_numbers, golden_places, *_ in run_fixture(shared, 'main.greedy.max_age0'):
+    for numbers, places, golden_numbers, golden_places, *_ in run_fixture(golden_folder, 'main.greedy.max_age0'):
         np.testing.assert_array_equal(numbers, golden_numbers)
         np.testing.assert_array_equal(places, golden_places)
 

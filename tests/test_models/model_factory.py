@@ -146,7 +146,7 @@ def metas(data_samples):
 
 
 def seeded(name, shape, rule):
-    """The fixtures' seeded values (shared/fixtures/README.md): 'normal*S', 'normal*S+1' or 'uniform01'."""
+    """The fixtures' seeded values (tests/golden/README.md): 'normal*S', 'normal*S+1' or 'uniform01'."""
     rng = np.random.RandomState(zlib.crc32(name.encode()))
     count = int(np.prod(shape))
     if rule == 'uniform01':

@@ -1,4 +1,4 @@
-"""StreamPETR's head once more, plain and in float64, from its description in shared/fixtures/README.md.
+"""StreamPETR's head once more, plain and in float64, from its description in tests/golden/README.md.
 
 It shares nothing with georope.models. It gives the fixture ``streampetr`` and serves for the cases the fixture lacks.
 """

@@ -19,10 +19,9 @@ def assigner(with_velocity=False):
 
 
 @pytest.fixture(scope='module')
-def golden(shared):
-    folder = shared / 'fixtures'
-    cases = json.loads((folder / 'assign_decode.json').read_text())['cases']
-    return cases, {k: torch.from_numpy(v) for k, v in np.load(folder / 'assign_decode.npz').items()}
+def golden(golden_folder):
+    cases = json.loads((golden_folder / 'assign_decode.json').read_text())['cases']
+    return cases, {k: torch.from_numpy(v) for k, v in np.load(golden_folder / 'assign_decode.npz').items()}
 
 
 @pytest.mark.parametrize('case', range(6))

@@ -47,10 +47,9 @@ def test_boxes_without_velocity_are_refused():
 
 
 @pytest.fixture(scope='module')
-def golden(shared):
-    folder = shared / 'fixtures'
-    cases = json.loads((folder / 'assign_decode.json').read_text())['cases']
-    return cases, {k: torch.from_numpy(v) for k, v in np.load(folder / 'assign_decode.npz').items()}
+def golden(golden_folder):
+    cases = json.loads((golden_folder / 'assign_decode.json').read_text())['cases']
+    return cases, {k: torch.from_numpy(v) for k, v in np.load(golden_folder / 'assign_decode.npz').items()}
 
 
 def test_golden_codes(golden):

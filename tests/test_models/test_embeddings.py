@@ -16,8 +16,8 @@ from georope.models.embeddings import (
 from georope.rope import Rays
 
 
-def test_golden(shared):
-    arrays = {k: torch.from_numpy(v) for k, v in np.load(shared / 'fixtures' / 'assign_decode.npz').items()}
+def test_golden(golden_folder):
+    arrays = {k: torch.from_numpy(v) for k, v in np.load(golden_folder / 'assign_decode.npz').items()}
     torch.testing.assert_close(inverse_sigmoid(arrays['inverse_sigmoid.in']), arrays['inverse_sigmoid.out'])
     torch.testing.assert_close(sine_embedding_3d(arrays['posenc.in'], 128), arrays['posenc.pos2posemb3d'],
                                atol=1e-5, rtol=0)

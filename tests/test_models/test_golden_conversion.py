@@ -18,9 +18,9 @@ CONSTANTS = ['code_weights', 'match_costs', 'pc_range', 'position_range', 'coord
 
 
 @pytest.fixture
-def fixtures(shared):
-    return lambda name: (json.loads((shared / f'fixtures/{name}.json').read_text()),
-                         {k: torch.from_numpy(v) for k, v in np.load(shared / f'fixtures/{name}.npz').items()})
+def fixtures(golden_folder):
+    return lambda name: (json.loads((golden_folder / f'{name}.json').read_text()),
+                         {k: torch.from_numpy(v) for k, v in np.load(golden_folder / f'{name}.npz').items()})
 
 
 def released(info, prefix='pts_bbox_head.'):

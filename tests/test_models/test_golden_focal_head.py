@@ -13,10 +13,9 @@ from georope.registry import MODELS
 
 
 @pytest.fixture(scope='module')
-def golden(shared):
-    folder = shared / 'fixtures'
-    arrays = {k: torch.from_numpy(v) for k, v in np.load(folder / 'focal_head.npz').items()}
-    return json.loads((folder / 'focal_head.json').read_text()), arrays
+def golden(golden_folder):
+    arrays = {k: torch.from_numpy(v) for k, v in np.load(golden_folder / 'focal_head.npz').items()}
+    return json.loads((golden_folder / 'focal_head.json').read_text()), arrays
 
 
 @pytest.fixture
@@ -45,9 +44,9 @@ def sample(golden):
 
 
 @pytest.mark.parametrize('case', range(3))
-def test_assignment(shared, case):
+def test_assignment(golden_folder, case):
     """The 2D cases of assign_decode, whose images have 128x352 pixels."""
-    arrays = np.load(shared / 'fixtures/assign_decode.npz')
+    arrays = np.load(golden_folder / 'assign_decode.npz')
     boxes, logits, centres, true_boxes, true_centres, labels, gt_inds, cost = (
         torch.from_numpy(arrays[f'h2d.{case}.{key}'])
         for key in ('pred_cxcywh', 'logits', 'pred_centers', 'gt_xyxy', 'gt_centers', 'gt_labels', 'gt_inds', 'cost'))

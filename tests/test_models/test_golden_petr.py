@@ -1,4 +1,4 @@
-"""Parity with PETR of the StreamPETR repository: fixture petr_dn, tolerances of shared/fixtures/README.md."""
+"""Parity with PETR of the StreamPETR repository: golden numbers petr_dn, tolerances of tests/golden/README.md."""
 import json
 
 import numpy as np
@@ -15,10 +15,9 @@ LOGITS, BOXES = 1e-4, 1e-3
 
 
 @pytest.fixture(scope='module')
-def golden(shared):
-    folder = shared / 'fixtures'
-    arrays = {k: torch.from_numpy(v) for k, v in np.load(folder / 'petr_dn.npz').items()}
-    return json.loads((folder / 'petr_dn.json').read_text()), arrays
+def golden(golden_folder):
+    arrays = {k: torch.from_numpy(v) for k, v in np.load(golden_folder / 'petr_dn.npz').items()}
+    return json.loads((golden_folder / 'petr_dn.json').read_text()), arrays
 
 
 @pytest.fixture

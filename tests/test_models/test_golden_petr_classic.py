@@ -21,10 +21,9 @@ SIZES = {'full': (128, 352), 'padded': (112, 320)}
 
 
 @pytest.fixture(scope='module')
-def golden(shared):
-    folder = shared / 'fixtures'
-    arrays = {k: torch.from_numpy(v) for k, v in np.load(folder / 'petr_mmdet3d.npz').items()}
-    return json.loads((folder / 'petr_mmdet3d.json').read_text()), arrays
+def golden(golden_folder):
+    arrays = {k: torch.from_numpy(v) for k, v in np.load(golden_folder / 'petr_mmdet3d.npz').items()}
+    return json.loads((golden_folder / 'petr_mmdet3d.json').read_text()), arrays
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Parity with StreamPETR: fixture streampetr, tolerances of shared/fixtures/README.md."""
+"""Parity with StreamPETR: golden numbers streampetr, tolerances of tests/golden/README.md."""
 import json
 
 import numpy as np
@@ -18,10 +18,9 @@ METRES = 1e-3  # of memory points; float32 steps 1 km from the origin are 6e-5
 
 
 @pytest.fixture(scope='module')
-def golden(shared):
-    folder = shared / 'fixtures'
-    arrays = {k: torch.from_numpy(v) for k, v in np.load(folder / 'streampetr.npz').items()}
-    return json.loads((folder / 'streampetr.json').read_text()), arrays
+def golden(golden_folder):
+    arrays = {k: torch.from_numpy(v) for k, v in np.load(golden_folder / 'streampetr.npz').items()}
+    return json.loads((golden_folder / 'streampetr.json').read_text()), arrays
 
 
 def build(golden, **options):

@@ -70,9 +70,9 @@ def watch(monkeypatch, head):
     return seen
 
 
-def test_the_plain_one_gives_the_fixture(shared):
-    arrays = {k: torch.from_numpy(v) for k, v in np.load(shared / 'fixtures/streampetr.npz').items()}
-    info = json.loads((shared / 'fixtures/streampetr.json').read_text())
+def test_the_plain_one_gives_the_fixture(golden_folder):
+    arrays = {k: torch.from_numpy(v) for k, v in np.load(golden_folder / 'streampetr.npz').items()}
+    info = json.loads((golden_folder / 'streampetr.json').read_text())
     plain = PlainStreamPETR(golden.build((info, arrays), denoising=dict()))
     for t in range(2):
         key = f'train.f{t}'
