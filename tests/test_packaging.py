@@ -55,6 +55,55 @@ def test_names_do_not_clash_with_projects_petr(order, tmp_path):
     assert python(code, tmp_path).split() == ['NoEncoding'] * 4 + ['georope.models.petr', '__main__']
 
 
+# Fails on every import of what a machine with torch alone does not have, whoever asks.
+TORCH_ALONE = '''
+import resource, sys, time, torch
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in {'mmcv', 'mmengine', 'mmdet', 'mmdet3d', 'nuscenes', 'packaging',
+                                      'pandas', 'scipy', 'cv2'}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Absent())
+before, started = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+from georope.rope import Rays, RotaryAttention, WorldRoPE
+seconds = time.perf_counter() - started
+print(seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+encoding = WorldRoPE(num_heads=2, head_dim=16, num_layers=1)
+frame = encoding.prepare(Rays.from_lidar2img(torch.eye(4)[None, None], feature_size=(2, 3), stride=16))
+keys = encoding.rotate_keys(frame, torch.zeros(1, 6, 32), layer=0)
+out = RotaryAttention(32, 2)(*torch.rand(3, 1, 6, 32), encoding.rotate_queries(torch.rand(1, 6, 3)), keys)
+assert out.shape == (1, 6, 32)
+'''
+
+
+def test_the_method_needs_torch_alone_and_little_of_it(tmp_path):
+    seconds, megabytes = map(float, python(TORCH_ALONE, tmp_path).split())
+    assert seconds < 0.3 and megabytes < 30
+
+
+def test_the_import_changes_nothing_for_other_models(tmp_path):
+    """A module of others that a checkpoint fills to a small part loads as without georope, whatever is imported."""
+    code = '''
+import torch
+from mmengine.model import BaseModule, PretrainedInit
+from mmengine.registry import WEIGHT_INITIALIZERS
+from mmengine.runner import CheckpointLoader, checkpoint
+class Other(BaseModule):
+    def __init__(self):
+        super().__init__(init_cfg=dict(type='Pretrained', checkpoint='part.pth'))
+        self.first, self.second, self.third = (torch.nn.Linear(1, 1) for _ in range(3))
+torch.save({'first.bias': torch.ones(1)}, 'part.pth')
+state = lambda: (WEIGHT_INITIALIZERS.get('Pretrained'), checkpoint.load_url, dict(CheckpointLoader._schemes))
+before = state()
+import georope.datasets, georope.engine, georope.evaluation, georope.models, georope.visualization
+assert state() == before and before[0] is PretrainedInit
+other = Other()
+other.init_weights()
+print(other.first.bias.item())
+'''
+    assert python(code, tmp_path).split()[-1] == '1.0'
+
+
 def test_version_gate_names_every_package_that_does_not_fit(monkeypatch):
     """USERS A5.75."""
     check_requirements()
@@ -65,7 +114,7 @@ def test_version_gate_names_every_package_that_does_not_fit(monkeypatch):
             raise metadata.PackageNotFoundError(name)
         return {'mmcv': '2.2.0', 'numpy': '2.1.0', 'torch': '2.0.1+cu118'}.get(name) or real(name)
     monkeypatch.setattr(metadata, 'version', version)
-    with pytest.raises(ImportError) as error:
+    with pytest.raises(RuntimeError) as error:  # an ImportError would be swallowed by mmengine's registry
         check_requirements()
     message = str(error.value)
     for part in ('mmcv: 2.2.0 is installed, "mmcv', '<2.2.0', 'numpy: 2.1.0', 'torch: 2.0.1', 'motmetrics: nothing',

@@ -1,12 +1,9 @@
 """georope: rotary position encodings between image tokens and 3D queries, for mmdet3d 1.4.
 
-``custom_imports = dict(imports=['georope'])`` in a config is all that is needed: the import checks the versions around
-it and registers every class under the scope ``georope``.
+``georope.rope``, the method, needs torch alone. Everything else is registered under the scope ``georope`` as soon as
+mmengine meets a name such as ``georope.PETR``: it imports ``georope.registry``, which checks the versions around it and
+knows where the classes are. ``custom_imports = dict(imports=['georope'])`` in a config is welcome, and not needed.
 """
-from georope.version import __version__, check_requirements
+from georope.version import __version__
 
-check_requirements()
-
-from georope import datasets, engine, evaluation, models, visualization  # noqa: E402
-
-__all__ = ['__version__', 'datasets', 'engine', 'evaluation', 'models', 'visualization']
+__all__ = ['__version__']

@@ -14,7 +14,9 @@ from mmengine.logging import HistoryBuffer
 from mmengine.runner.checkpoint import CheckpointLoader
 from tiny_model import CONFIG, STOCK_CONFIG
 
-from georope.engine import last_checkpoint
+from georope.engine import install_loaders, last_checkpoint
+
+install_loaders()  # as the tools do
 
 
 @pytest.fixture

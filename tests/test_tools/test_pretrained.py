@@ -7,8 +7,10 @@ from mmengine.logging import MMLogger
 from mmengine.registry import init_default_scope
 from torch import nn
 
-from georope.engine import CheckWeightsHook
+from georope.engine import CheckWeightsHook, install_loaders
 from georope.registry import MODELS
+
+install_loaders()  # as the tools do
 
 RESNET = dict(type='mmdet.ResNet', depth=18, base_channels=8)
 VOVNET = dict(type='georope.VoVNet', spec='V-19-eSE')

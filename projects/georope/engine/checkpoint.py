@@ -5,12 +5,12 @@ torch >= 2.6 does so by default, and then refuses what mmengine 0.10.7 saves: it
 ``HistoryBuffer`` objects with numpy arrays. Two things make resuming and testing work without giving up safe loading:
 ``PlainCheckpointHook`` leaves that history out, so that our files hold plain data only and load with any torch >= 2.1
 and any tool; and the loader here allows those few classes by name, for files that mmengine wrote without the hook
-(torch >= 2.5, which has ``safe_globals``). It replaces mmengine's loaders of local files and of addresses (https://,
-torchvision://, open-mmlab://), so it serves ``--resume``, ``load_from``, ``init_cfg=dict(type='Pretrained')`` and
-mmdet3d's own tools alike.
+(torch >= 2.5, which has ``safe_globals``).
 
-mmengine's ``Pretrained`` initialiser is replaced too: a wrong prefix or another backbone would leave random weights
-without a word.
+In the tools' processes (``install_loaders``) it replaces mmengine's loaders of local files and of addresses (https://,
+torchvision://, open-mmlab://), so that it serves ``--resume``, ``load_from`` and ``init_cfg=dict(type='Pretrained')``.
+mmengine's ``Pretrained`` initialiser is replaced there too: a wrong prefix or another backbone would leave random
+weights without a word. Importing georope replaces nothing.
 """
 from __future__ import annotations
 
@@ -49,7 +49,6 @@ _ALLOWED = [HistoryBuffer, _history_statistic, np.ndarray, np.dtype, np.core.mul
 _safe_globals = getattr(torch.serialization, 'safe_globals', lambda allowed: nullcontext())
 
 
-@CheckpointLoader.register_scheme(prefixes='', force=True)
 def load_from_local(filename: str, map_location=None) -> dict:
     """Reads a local checkpoint; the name is the one that mmengine logs ("by local backend").
 
@@ -81,9 +80,6 @@ def _load_url(url: str, model_dir: str | None = None, map_location=None, progres
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.hub.download_url_to_file(url, str(path), progress=progress)  # beside its place, then renamed
     return load_from_local(path, map_location)
-
-
-mmengine.runner.checkpoint.load_url = _load_url
 
 
 def last_checkpoint(work_dir: str) -> Path | None:
@@ -134,7 +130,6 @@ def save_atomically(checkpoint: dict, path: str | Path) -> None:
         beside.unlink(missing_ok=True)
 
 
-@WEIGHT_INITIALIZERS.register_module(name='Pretrained', force=True)
 class CheckedPretrainedInit(PretrainedInit):
     """``init_cfg=dict(type='Pretrained', checkpoint=..., prefix=...)``: mmengine's, but logs which share of the module
     the checkpoint fills, and refuses one that fills less than half.
@@ -162,6 +157,13 @@ class CheckedPretrainedInit(PretrainedInit):
                   + (f'; not in it, or of another shape: {some(missing)}' if missing else ''), logger='current')
         if hasattr(module, '_params_init_info'):
             update_init_info(module, init_info=self._get_init_info())
+
+
+def install_loaders() -> None:
+    """Makes the safe loaders and the checked ``Pretrained`` those of this process, for every model in it."""
+    CheckpointLoader.register_scheme(prefixes='', loader=load_from_local, force=True)
+    mmengine.runner.checkpoint.load_url = _load_url
+    WEIGHT_INITIALIZERS.register_module(name='Pretrained', module=CheckedPretrainedInit, force=True)
 
 
 def _fitting(expected: Mapping[str, torch.Size], weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -17,6 +17,8 @@ from mmengine.runner import Runner
 
 from georope.registry import MODELS
 
+from .checkpoint import install_loaders
+
 # While rank 0 evaluates, the others wait in a collective: its limit (NCCL: 10 minutes, gloo: 30) must not end them.
 RANK_TIMEOUT = 4 * 3600  # seconds
 
@@ -53,6 +55,7 @@ def load_config(args: argparse.Namespace) -> Config:
 
 def build_model(path: str, options: dict | None) -> tuple[Config, torch.nn.Module]:
     """Reads a config with the changes of ``--cfg-options`` and builds its model, without a runner."""
+    install_loaders()
     cfg = Config.fromfile(path)
     cfg.merge_from_dict(options or {})
     init_default_scope(cfg.default_scope)
@@ -64,6 +67,7 @@ def build_runner(cfg: Config) -> Runner:
 
     Where the config sets no ``env_cfg.dist_cfg.timeout``, ranks wait for each other up to ``RANK_TIMEOUT``.
     """
+    install_loaders()
     if cfg.launcher != 'none':
         dist = cfg.setdefault('env_cfg', {}).setdefault('dist_cfg', dict(backend='nccl'))
         print_log(f"ranks wait for each other up to {dist.setdefault('timeout', RANK_TIMEOUT)} s "
