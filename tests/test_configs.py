@@ -49,6 +49,8 @@ def test_config(path):
     name = next((name for name in ENCODINGS if f'petr-{name}' in path.stem), None)
     assert type(head.encoding) is ENCODINGS.get(name, NoEncoding)
     assert head.position_embedding == (name is None or 'hybrid' in path.stem)
+    for key in ('encoding', 'self_encoding'):  # what the file names is what is built
+        assert cfg.get(key, cfg.model.pts_bbox_head.get(key)) == cfg.model.pts_bbox_head.get(key)
 
 
 @pytest.mark.parametrize('path', [p for p in CONFIGS if p.parts[0] != 'toy'], ids=str)

@@ -1,4 +1,5 @@
 # Two anchors.
 _base_ = '../petr/petr-urope_r50_8xb2-24e_nus-3d.py'
 
-model = dict(pts_bbox_head=dict(encoding=dict(anchors=[10, 35])))
+encoding = dict(anchors=[10, 35])
+model = dict(pts_bbox_head=dict(encoding=encoding))

@@ -1,4 +1,5 @@
 # Anchors at half the depths.
 _base_ = '../petr/petr-urope_r50_8xb2-24e_nus-3d.py'
 
-model = dict(pts_bbox_head=dict(encoding=dict(anchors=[2.5, 6, 12.5, 22.5])))
+encoding = dict(anchors=[2.5, 6, 12.5, 22.5])
+model = dict(pts_bbox_head=dict(encoding=encoding))

@@ -1,4 +1,5 @@
 # URoPE beside an absolute embedding of rays.
 _base_ = '../petr/petr-urope_r50_8xb2-24e_nus-3d.py'
 
-model = dict(pts_bbox_head=dict(encoding=dict(pluecker=True)))
+encoding = dict(pluecker=True)
+model = dict(pts_bbox_head=dict(encoding=encoding))

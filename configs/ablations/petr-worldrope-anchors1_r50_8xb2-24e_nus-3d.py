@@ -1,4 +1,5 @@
 # One hypothesis.
 _base_ = '../petr/petr-worldrope_r50_8xb2-24e_nus-3d.py'
 
-model = dict(pts_bbox_head=dict(encoding=dict(anchors=[20])))
+encoding = dict(anchors=[20])
+model = dict(pts_bbox_head=dict(encoding=encoding))

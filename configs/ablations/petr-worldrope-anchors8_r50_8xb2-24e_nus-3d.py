@@ -1,4 +1,5 @@
 # Eight hypotheses, log-spaced over the range of the four.
 _base_ = '../petr/petr-worldrope_r50_8xb2-24e_nus-3d.py'
 
-model = dict(pts_bbox_head=dict(encoding=dict(anchors=dict(_delete_=True, spacing='log', num=8, start=5, stop=45))))
+encoding = dict(anchors=dict(_delete_=True, spacing='log', num=8, start=5, stop=45))
+model = dict(pts_bbox_head=dict(encoding=encoding))

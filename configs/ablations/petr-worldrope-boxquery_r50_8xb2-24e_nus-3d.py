@@ -1,4 +1,5 @@
 # A Gaussian about the size of a car around each query.
 _base_ = '../petr/petr-worldrope_r50_8xb2-24e_nus-3d.py'
 
-model = dict(pts_bbox_head=dict(encoding=dict(query_deviation=[0.9, 0.9, 0.5])))
+encoding = dict(query_deviation=[0.9, 0.9, 0.5])
+model = dict(pts_bbox_head=dict(encoding=encoding))

@@ -1,4 +1,5 @@
 # Training starts at half the depths; the range is that of x4.
 _base_ = '../petr/petr-worldrope_r50_8xb2-24e_nus-3d.py'
 
-model = dict(pts_bbox_head=dict(encoding=dict(anchors=[2.5, 6, 12.5, 22.5], depth_range=(0.5, 320))))
+encoding = dict(anchors=[2.5, 6, 12.5, 22.5], depth_range=(0.5, 320))
+model = dict(pts_bbox_head=dict(encoding=encoding))

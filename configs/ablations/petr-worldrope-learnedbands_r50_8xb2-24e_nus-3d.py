@@ -1,4 +1,5 @@
 # Mixed bands that training turns.
 _base_ = '../petr/petr-worldrope-mixed_r50_8xb2-24e_nus-3d.py'
 
-model = dict(pts_bbox_head=dict(encoding=dict(bands=dict(_delete_=True, type='mixed', learnable=True))))
+encoding = dict(bands=dict(_delete_=True, type='mixed', learnable=True))
+model = dict(pts_bbox_head=dict(encoding=encoding))

@@ -1,4 +1,5 @@
 # A learned scale per head instead of one over the root mean square of a key's coefficients.
 _base_ = '../petr/petr-worldrope_r50_8xb2-24e_nus-3d.py'
 
-model = dict(pts_bbox_head=dict(encoding=dict(temperature='learned')))
+encoding = dict(temperature='learned')
+model = dict(pts_bbox_head=dict(encoding=encoding))

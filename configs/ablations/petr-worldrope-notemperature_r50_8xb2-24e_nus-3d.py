@@ -1,4 +1,5 @@
 # Keys as doubt leaves them.
 _base_ = '../petr/petr-worldrope_r50_8xb2-24e_nus-3d.py'
 
-model = dict(pts_bbox_head=dict(encoding=dict(temperature='none')))
+encoding = dict(temperature='none')
+model = dict(pts_bbox_head=dict(encoding=encoding))

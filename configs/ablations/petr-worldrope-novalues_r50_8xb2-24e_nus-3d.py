@@ -1,4 +1,5 @@
 # Without V/O rotation.
 _base_ = '../petr/petr-worldrope_r50_8xb2-24e_nus-3d.py'
 
-model = dict(pts_bbox_head=dict(encoding=dict(rotate_values=False)))
+encoding = dict(rotate_values=False)
+model = dict(pts_bbox_head=dict(encoding=encoding))

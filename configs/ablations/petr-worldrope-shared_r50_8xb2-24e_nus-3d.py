@@ -1,4 +1,5 @@
 # One predictor for all decoder layers.
 _base_ = '../petr/petr-worldrope_r50_8xb2-24e_nus-3d.py'
 
-model = dict(pts_bbox_head=dict(encoding=dict(per_layer=False)))
+encoding = dict(per_layer=False)
+model = dict(pts_bbox_head=dict(encoding=encoding))

@@ -1,4 +1,5 @@
 # A predicted scale per token and head on top of the default temperature.
 _base_ = '../petr/petr-worldrope_r50_8xb2-24e_nus-3d.py'
 
-model = dict(pts_bbox_head=dict(encoding=dict(temperature='token')))
+encoding = dict(temperature='token')
+model = dict(pts_bbox_head=dict(encoding=encoding))

@@ -10,6 +10,8 @@ from launching import TOOLS, log, main, run, scalars
 from mmengine.device import get_device
 from tiny_model import CONFIG
 
+from georope.engine import build_model
+
 on_cpu = pytest.mark.skipif(get_device() != 'cpu', reason='this machine has a GPU')
 
 
@@ -114,3 +116,15 @@ def test_test_refuses_an_absent_checkpoint(config, capsys):
     with pytest.raises(SystemExit):
         main('test', config, 'absent.pth')
     assert 'argument checkpoint: no such file: absent.pth' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('option, meant', [
+    ('encoding.temperature=none', 'use model.pts_bbox_head.encoding.temperature'),
+    ('image_aug.final_dim=(1,2)', 'use test_dataloader.dataset.pipeline.0.final_dim, train_dataloader.dataset'),
+    ('data_root=/x', 'train_dataloader.dataset.data_root'),
+    ('modle.pts_bbox_head.num_query=3', 'use model.pts_bbox_head.num_query'),
+])
+def test_an_option_that_would_change_nothing_is_refused(option, meant):
+    key, _, value = option.partition('=')
+    with pytest.raises(SystemExit, match=f'{key}: nothing is built from it; .*{meant}'):
+        build_model(TOOLS.parent / 'configs/toy/petr-worldrope_toy.py', {key: value})

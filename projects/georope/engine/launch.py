@@ -5,7 +5,10 @@ import argparse
 import atexit
 import os
 import time
+from collections.abc import Iterator
 from datetime import timedelta
+from difflib import get_close_matches
+from inspect import signature
 from pathlib import Path
 
 import torch
@@ -22,6 +25,9 @@ from .checkpoint import install_loaders
 # While rank 0 evaluates, the others wait in a collective: its limit (NCCL: 10 minutes, gloo: 30) must not end them.
 RANK_TIMEOUT = 4 * 3600  # seconds
 
+# The keys of a config that something is built from: mmengine's runner, and what it and the tools read by name.
+_USED = {*signature(Runner.__init__).parameters, 'compile', 'find_unused_parameters', 'model_wrapper_cfg',
+         'runner_type', 'sync_bn'}
 _AMP_ONLY = ('loss_scale', 'dtype', 'use_fsdp')
 
 
@@ -47,17 +53,50 @@ def load_config(args: argparse.Namespace) -> Config:
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
     cfg = Config.fromfile(args.config)
     cfg.launcher = args.launcher
-    if args.cfg_options is not None:
-        cfg.merge_from_dict(args.cfg_options)
+    merge_options(cfg, args.cfg_options or {})
     cfg.work_dir = args.work_dir or cfg.get('work_dir') or os.path.join('work_dirs', Path(args.config).stem)
     return cfg
+
+
+def merge_options(cfg: Config, options: dict) -> None:
+    """Puts ``--cfg-options`` into a config.
+
+    Raises:
+        SystemExit: if an option changes nothing that is built: base configs hold values such as ``encoding`` or
+            ``image_aug`` under a name of their own, and those that use them have their own copy.
+    """
+    cfg.merge_from_dict(options)
+    paths = {path for key in _USED.intersection(cfg) for path in _paths(cfg[key], key)}
+    for option in options:
+        if option.partition('.')[0] not in _USED:
+            meant = ', '.join(_nearest(option, paths))
+            raise SystemExit(f'--cfg-options {option}: nothing is built from it'
+                             + (f'; use {meant}' if meant else '; it is no key of this config'))
+
+
+def _paths(value, path: str) -> Iterator[str]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from _paths(item, f'{path}.{key}')
+
+
+def _nearest(option: str, paths: set[str]) -> list[str]:
+    """The paths of a config that end as an option begins, else as it ends, else the one spelt most like it."""
+    parts = option.split('.')
+    for number in range(len(parts), 0, -1):
+        start, rest = '.'.join(parts[:number]), ''.join(f'.{part}' for part in parts[number:])
+        found = sorted(path + rest for path in paths if path.endswith(f'.{start}'))
+        if found:
+            return found
+    return sorted(path for path in paths if path.endswith(f'.{parts[-1]}')) or get_close_matches(option, paths, 1)
 
 
 def build_model(path: str, options: dict | None) -> tuple[Config, torch.nn.Module]:
     """Reads a config with the changes of ``--cfg-options`` and builds its model, without a runner."""
     install_loaders()
     cfg = Config.fromfile(path)
-    cfg.merge_from_dict(options or {})
+    merge_options(cfg, options or {})
     init_default_scope(cfg.default_scope)
     return cfg, MODELS.build(cfg.model)
 
