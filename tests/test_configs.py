@@ -2,9 +2,11 @@
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import yaml
+from mmdet3d.structures import Det3DDataSample
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 
@@ -99,11 +101,21 @@ def test_the_r50_recipe_is_that_of_the_streampetr_repository():
 
 
 @pytest.mark.parametrize('name', ['petr_r50', 'petr-urope_r50'])
-def test_r50_model_runs_at_full_size(name):
-    """256x704, six cameras, 900 queries, one forward pass: the feature map has the stride the head counts with."""
+def test_r50_model_runs_at_full_size(name, golden_folder):
+    """256 x 704, six cameras of nuScenes, 900 queries, six layers: a forward pass of the whole model."""
     cfg = Config.fromfile(ROOT / f'configs/petr/{name}_8xb2-24e_nus-3d.py')
     init_default_scope('mmdet3d')
+    torch.manual_seed(0)
     model = MODELS.build(cfg.model).eval()
+    model.pts_bbox_head.init_weights()
+    arrays = np.load(golden_folder / 'petr_dn.npz')
+    twice = np.diag([2, 2, 1, 1])  # from images of 128 x 352
+    meta = dict(lidar2img=twice @ arrays['lidar2img'][0], cam2img=twice @ arrays['intrinsics'][0],
+                img_shape=(256, 704), token='a')
     with torch.no_grad():
-        features = model.extract_feat({'imgs': torch.zeros(1, 1, 3, 256, 704)})
-    assert features.shape == (1, 1, 256, 16, 44)
+        results = model(dict(imgs=torch.rand(1, 6, 3, 256, 704)), [Det3DDataSample(metainfo=meta)], mode='tensor')
+    assert results['logits'].shape == (6, 1, 900, 10) and results['codes'].shape == (6, 1, 900, 10)
+    assert results['logits'].isfinite().all() and results['codes'].isfinite().all()
+    lower, upper = torch.tensor(cfg.point_cloud_range).chunk(2)
+    centres = results['codes'][..., :3]
+    assert ((centres >= lower) & (centres <= upper)).all() and (centres.std(2) > 1).all()  # spread over the range

@@ -20,7 +20,7 @@ def python(code, cwd):
 
 
 def test_custom_imports_work_from_any_directory(tmp_path):
-    """USERS A5.77: no repository root on the path is needed."""
+    """No repository root on the path is needed."""
     (tmp_path / 'mine.py').write_text(
         f"_base_ = {str(ROOT / 'configs/toy/petr-urope_toy.py')!r}\nmodel = dict(pts_bbox_head=dict(num_query=33))\n")
     out = python(
@@ -43,7 +43,7 @@ for registry, names in ((MODELS, ('PETR', 'PETRHead', 'CPFPN')), (TASK_UTILS, ('
 
 @pytest.mark.parametrize('order', ['{georope}{petr}import georope.models\n', '{petr}{georope}'])
 def test_names_do_not_clash_with_projects_petr(order, tmp_path):
-    """USERS A5.78: in either order, from any default scope."""
+    """In either order, from any default scope."""
     code = order.format(georope='import georope\n', petr=PROJECTS_PETR) + (
         'from mmengine.registry import MODELS, DefaultScope\n'
         "for scope in ('mmengine', 'mmdet', 'mmdet3d', 'georope'):\n"
@@ -105,7 +105,6 @@ print(other.first.bias.item())
 
 
 def test_version_gate_names_every_package_that_does_not_fit(monkeypatch):
-    """USERS A5.75."""
     check_requirements()
     real = metadata.version
 

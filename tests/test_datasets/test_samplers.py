@@ -60,7 +60,7 @@ def lanes_of_the_recipe(number, sequences, lanes, seed):
 @pytest.mark.parametrize('batch_size, ranks', [(1, 1), (4, 1), (2, 3), (1, 8)])
 @pytest.mark.parametrize('seed', [0, 5])
 def test_order_of_the_recipe(lengths, batch_size, ranks, seed):
-    """USERS 24: also with fewer scenes than lanes, where the recipe stops."""
+    """Also with fewer scenes than lanes, where the recipe stops."""
     expected = lanes_of_the_recipe(25, Scenes(lengths).scenes(), batch_size * ranks, seed)
     parts = [batches(25, lengths, batch_size, rank=rank, ranks=ranks, seed=seed) for rank in range(ranks)]
     assert [sum(step, []) for step in zip(*parts)] == expected
@@ -74,7 +74,7 @@ def test_order_of_the_recipe(lengths, batch_size, ranks, seed):
     ('all', [[1], [1] * 2, [1] * 9, [1] * 40]),
 ])
 def test_parts_of_scenes(split, expected):
-    """USERS 26; parts of 3, 3, 3 for 9 in 4 are the recipe's, which then refuses them."""
+    """Parts of 3, 3, 3 for 9 in 4 are the recipe's, which then refuses them."""
     sampler = StreamBatchSampler(inner((1, 2, 9, 40)), 1, split)
     assert [len(part) for part in sampler.sequences] == sum(expected, [])
     assert sum(sampler.sequences, []) == list(range(52))
@@ -93,7 +93,7 @@ def test_refuses_an_empty_dataset():
 
 @pytest.mark.parametrize('split', [1, 2, 'all'])
 def test_any_iteration_can_be_the_first(split):
-    """USERS 44: the same frames and draws as in a run that came there step by step."""
+    """The same frames and draws as in a run that came there step by step."""
     whole = batches(70, batch_size=3, split=split)
     for start in range(40):
         resumed = sum(batches(30, batch_size=3, split=split, start=start), [])
@@ -104,7 +104,7 @@ def test_any_iteration_can_be_the_first(split):
 
 
 def test_resumes_at_once():
-    """USERS 45: nuScenes' size, 24 epochs in."""
+    """Of nuScenes' size, 24 epochs in."""
     sampler = StreamBatchSampler(inner((40, ) * 700, rank=7, ranks=8), 2, 2)
     sampler.start = 24 * len(sampler)
     begin = time.perf_counter()
@@ -184,7 +184,7 @@ def test_registered():
 @pytest.mark.parametrize('batch_size', [1, 2, 3])
 @pytest.mark.parametrize('ranks', [1, 2, 3, 7])
 def test_whole_scenes_in_lockstep(ranks, batch_size):
-    """USERS 47, 48: each frame once, each scene on one rank and item, lanes change in number at starts only."""
+    """Each frame once, each scene on one rank and item, lanes change in number at starts only."""
     lengths = (3, 5, 5, 2, 5, 1)
     scenes = Scenes(lengths).scenes()
     firsts = {scene[0] for scene in scenes}

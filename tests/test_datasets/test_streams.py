@@ -169,7 +169,7 @@ def test_objects_of_a_real_scene_meet_again_in_the_next_frame(shared, tmp_path):
 
 
 def test_a_broken_image_ends_the_training_and_says_how_to_go_on(infos, small_root, tmp_path):
-    """USERS 18: nothing takes its place."""
+    """Nothing takes its place."""
     broken = tmp_path / 'broken.jpg'
     broken.write_bytes(b'\xff\xd8 no image')
     infos['data_list'][1]['images']['CAM_BACK']['img_path'] = str(broken)

@@ -24,7 +24,7 @@ def test_encode_decode_is_the_identity(box):
 
 
 def test_layout():
-    """USERS 4: every number where the layout says, told apart by distinct values."""
+    """Every number where the layout says, told apart by distinct values."""
     code = encode(torch.tensor([1, 2, 3, math.exp(4), math.exp(5), math.exp(6), math.pi / 6, 9, 10.0]))
     torch.testing.assert_close(code, torch.tensor([1, 2, 3, 4, 5, 6, 0.5, math.sqrt(3) / 2, 9, 10]))
     assert code[box_code.CENTRE].tolist() == [1, 2, 3] and code[box_code.VELOCITY].tolist() == [9, 10]

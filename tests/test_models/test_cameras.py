@@ -9,7 +9,7 @@ CPU = torch.device('cpu')
 
 
 def test_matrices_of_all_shapes_and_each_sample():
-    """USERS 7 and 34: 3x3, 3x4 and 4x4 intrinsics in one batch, each sample its own."""
+    """3x3, 3x4 and 4x4 intrinsics in one batch, each sample its own."""
     stored = [cameras(3, seed)[1] for seed in range(3)]
     batch = [dict(cam2img=stored[0]), dict(cam2img=stored[1][:, :3]), dict(cam2img=list(stored[2][:, :3, :3]))]
     stacked = stack_matrices(batch, 'cam2img', 3, 3, CPU)

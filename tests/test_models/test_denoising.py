@@ -16,7 +16,7 @@ def targets(*counts):
 
 @pytest.mark.parametrize('counts', [(3, 0), (2, 5), (0, 4), (3, )])
 def test_layout(counts):
-    """USERS 54: unequal counts, samples without objects."""
+    """Unequal counts, samples without objects."""
     torch.manual_seed(0)
     truth = targets(*counts)
     queries = Denoising(groups=4)(truth, PC_RANGE, 7, 10)
@@ -45,7 +45,7 @@ def test_mask():
 
 
 def test_no_noise_gives_clean_centres_and_classes():
-    """USERS 54: with noise_scale 0 centres are normalised all the same, and nothing turns into background."""
+    """With noise_scale 0 centres are normalised all the same, and nothing turns into background."""
     truth = targets(3)
     queries = Denoising(groups=2, noise_scale=0)(truth, PC_RANGE, 5, 10)
     lower, upper = PC_RANGE.chunk(2)

@@ -57,7 +57,7 @@ def results(tmp_path_factory):
 
 @pytest.mark.parametrize('case', range(len(CASES)))
 def test_two_ranks_equal_one(results, case):
-    """USERS 51: denoising x checkpointing x encoding, shared branches, a rank without objects."""
+    """Denoising x checkpointing x encoding, shared branches, a rank without objects."""
     expected = gradients(case, [0, 1])
     for rank in range(2):
         assert set(results[rank][case]) == set(expected)

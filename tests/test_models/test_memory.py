@@ -64,7 +64,7 @@ def test_the_oldest_are_forgotten():
 
 
 def test_unix_times_in_float64():
-    """USERS 13: float32 has steps of 128 s there."""
+    """As float32 they have steps of 128 s there."""
     memory = Memory(4)
     step(memory, meta(1533151603.5, False))
     assert step(memory, meta(1533151604.0)).times[0, 0].item() == 0.5
@@ -72,7 +72,7 @@ def test_unix_times_in_float64():
 
 @pytest.mark.parametrize('change', [dict(prev_exists=False), dict(scene='t')], ids=['prev_exists', 'scene'])
 def test_lanes_are_apart_and_nan_does_not_outlive_a_start(change):
-    """USERS 42: only the lane that starts anew forgets, and of its NaN nothing is left."""
+    """Only the lane that starts anew forgets, and of its NaN nothing is left."""
     memory = Memory(6)
     step(memory, meta(0.0, False), meta(3.0, False))
     step(memory, meta(0.5), meta(3.5), value=torch.nan, points=(torch.nan, torch.inf, 0))
@@ -126,7 +126,7 @@ def test_frames_out_of_order():
     (dict(ego_pose=pose().T), 'ego_pose'),
     (dict(ego_pose=np.diag([1, -1, 1, 1])), 'ego_pose'),
     (dict(timestamp=math.nan), 'timestamp'),
-    (dict(prev_exists=None), 'prev_exists'),  # USERS 29
+    (dict(prev_exists=None), 'prev_exists'),
 ])
 def test_bad_frames_are_named(change, message):
     with pytest.raises(ValueError, match=f's-7.*{message}'):

@@ -72,7 +72,7 @@ def test_grid_mask_in_training_only():
 
 
 def test_odd_sizes(model):
-    """USERS 33: 250 x 706 is padded to 256 x 736; beside a smaller image, and in training too."""
+    """250 x 706 is padded to 256 x 736; beside a smaller image, and in training too."""
     data = batch((250, 706), (180, 600))
     seen = []
     hook = model.pts_bbox_head.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[-2:]))
@@ -87,7 +87,7 @@ def test_odd_sizes(model):
 
 
 def test_one_bad_pixel_names_the_sample(model):
-    """USERS 52: not a loss of 0, not a NaN that spreads."""
+    """Not a loss of 0, not a NaN that spreads."""
     data = batch((64, 96), (64, 96))
     data['inputs']['img'] = [image.float() for image in data['inputs']['img']]
     data['inputs']['img'][1][0, 1, 30, 40] = torch.inf

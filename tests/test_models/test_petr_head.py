@@ -31,7 +31,7 @@ def run(head, tensor, data_samples):
 
 @positions
 def test_batch_is_its_samples(options):
-    """USERS 34: two calibrations in a batch."""
+    """Two calibrations in a batch."""
     head = tiny_head(**options).eval()
     tensor, batch = features(2), [sample('a', seed=1), sample('b', seed=2)]
     together = run(head, tensor, batch)
@@ -43,21 +43,26 @@ def test_batch_is_its_samples(options):
 
 @positions
 def test_denoising_ignores_the_object_counts_of_others(options):
-    """USERS 54: [3, 1] objects give each sample what it gets alone, losses included."""
+    """[3, 1] objects give each sample what it gets alone; the losses, which are means over objects, likewise."""
     head = tiny_head(denoising=dict(groups=3, noise_scale=0), **options).train()
     tensor, batch = features(2), [sample('a', 3, seed=1), sample('b', 1, seed=2)]
 
     def train(tensor, batch):
         truth = [Targets(encode_input(s), s.gt_instances_3d.labels_3d) for s in batch]
         queries = head.denoising(truth, head.pc_range, head.num_query, 10)
-        return queries, head(tensor, metas(batch), queries), truth
+        results = head(tensor, metas(batch), queries)
+        return queries, results, head.loss_by_feat(results, truth, queries)
 
-    queries, together, truth = train(tensor, batch)
-    for i in range(2):
-        _, alone, _ = train(tensor[i:i + 1], batch[i:i + 1])
+    queries, together, losses = train(tensor, batch)
+    sums = dict.fromkeys(losses, 0)
+    for i, objects in enumerate((3, 1)):
+        _, alone, own = train(tensor[i:i + 1], batch[i:i + 1])
+        sums = {name: value + objects * own[name] for name, value in sums.items()}
         close({key: together[key][:, queries.sample == i] for key in ('dn_logits', 'dn_codes')},
               {key: alone[key] for key in ('dn_logits', 'dn_codes')})
         close({'codes': together['codes'][:, i:i + 1]}, {'codes': alone['codes']})
+    assert 'dn_loss_bbox' in losses
+    close({name: 4 * value for name, value in losses.items()}, sums, atol=2e-3)
 
 
 def encode_input(data_sample):
@@ -68,7 +73,7 @@ def encode_input(data_sample):
 @positions
 @pytest.mark.parametrize('training', [False, True])
 def test_padding_changes_nothing(options, training):
-    """USERS 33: padded tokens are not seen, whatever is in them; a batch may hold several sizes."""
+    """Padded tokens are not seen, whatever is in them; a batch may hold several sizes."""
     head = tiny_head(**options).train(training)
     tensor, batch = features(1), [sample()]
     larger = torch.full((1, 2, 16, 7, 8), 50.0)
@@ -84,7 +89,7 @@ def test_padding_changes_nothing(options, training):
 
 @positions
 def test_flipped_image_with_flipped_calibration(options):
-    """USERS 5: negative focal lengths."""
+    """Negative focal lengths."""
     head = tiny_head(**options).eval()
     tensor, plain = features(1), sample()
     flip = np.eye(4)
@@ -104,7 +109,7 @@ def test_any_cameras_in_any_order(options, num):
 
 
 def test_the_frame_may_be_moved():
-    """USERS 11: with the rotary code alone, cameras and range moved together move the boxes and nothing else; with
+    """With the rotary code alone, cameras and range moved together move the boxes and nothing else; with
     the learned embedding they change them."""
     head = tiny_head(**POSITIONS['replace']).eval()
     tensor, plain = features(1), sample()
@@ -145,7 +150,7 @@ def test_chosen_tokens_are_all_that_is_seen(options):
 
 
 def test_replace_keeps_the_world_out_of_the_content():
-    """Without the 3D embedding nothing is built for it, and cameras act through the rotary code only (USERS 11)."""
+    """Without the 3D embedding nothing is built for it, and cameras act through the rotary code only."""
     head = tiny_head(**POSITIONS['replace'])
     assert not [name for name, _ in head.named_parameters()
                 if name.split('.')[0] in ('position_encoder', 'featurized_pe', 'spatial_alignment')]
@@ -159,7 +164,7 @@ def test_replace_keeps_the_world_out_of_the_content():
 @pytest.mark.parametrize('denoising', [None, dict(groups=3)])
 @positions
 def test_losses_and_gradients(options, denoising, checkpointing, counts):
-    """USERS 17, 51, 54: empty frames, more objects than queries; finite, and no parameter without gradient."""
+    """Empty frames, more objects than queries; finite, and no parameter without gradient."""
     head = tiny_head(denoising=denoising, **options).train()
     head.transformer['decoder'].with_cp = checkpointing
     losses = head.loss(features(len(counts)), [sample(f's{i}', count, seed=i) for i, count in enumerate(counts)])
@@ -194,7 +199,7 @@ def test_denoising_loss_weight():
 
 
 def test_unknown_velocity_is_no_target():
-    """USERS 16: the gradient on both velocity channels is exactly 0, the rest of the object still counts."""
+    """The gradient on both velocity channels is exactly 0, the rest of the object still counts."""
     head = tiny_head()
     results = dict(logits=torch.zeros(1, 1, 12, 10), codes=torch.randn(1, 1, 12, 10).requires_grad_())
     boxes = encode_input(sample(num_boxes=2))
@@ -226,7 +231,6 @@ def test_unknown_velocity_in_training():
 @pytest.mark.parametrize('value', [math.inf, math.nan])
 @pytest.mark.parametrize('call', ['loss', 'predict'])
 def test_values_that_are_not_finite_name_the_sample(call, value):
-    """USERS 52."""
     head = tiny_head().train(call == 'loss')
     tensor = features(2)
     tensor[1, 0, 3, 2, 2] = value
@@ -243,7 +247,7 @@ def test_a_loss_that_is_not_finite_names_the_samples():
 
 @positions
 def test_autocast_leaves_geometry_alone(options):
-    """USERS 14: under bfloat16 the outputs stay finite and float32, geometry and phases bit-equal."""
+    """Under bfloat16 the outputs stay finite and float32, geometry and phases bit-equal."""
     head = tiny_head(**options).train()
     seen = []
     if head.position_embedding:

@@ -70,7 +70,7 @@ def test_streaming_training(roi, denoising):
 
 
 def test_tests_depend_on_nothing_before_them():
-    """Scene b after scene a or alone, twice, in a batch or not, after training: the same boxes (USERS 41)."""
+    """Scene b after scene a or alone, twice, in a batch or not, after training: the same boxes."""
     model = tiny_streampetr()
 
     def run(*scenes):
@@ -204,7 +204,7 @@ def test_one_bad_pixel_names_the_sample():
 
 
 def test_a_2d_head_that_diverges_names_the_samples():
-    """USERS 52: by name, before the solver meets NaN."""
+    """By name, before the solver meets NaN."""
     model = tiny_streampetr()
     model.img_roi_head.center2d.bias.data.fill_(torch.nan)
     with pytest.raises(FloatingPointError, match=r"2D .*\['a-0', 'b-0'\]"):
@@ -212,7 +212,7 @@ def test_a_2d_head_that_diverges_names_the_samples():
 
 
 def test_a_step_under_bfloat16_is_finite():
-    """USERS 52: three frames with autocast, forward and backward."""
+    """Three frames with autocast, forward and backward."""
     model = tiny_streampetr()
     for number in range(3):
         with torch.autocast('cpu', torch.bfloat16):

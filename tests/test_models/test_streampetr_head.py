@@ -178,7 +178,7 @@ def test_switches_forget():
 
 @positions
 def test_autocast_leaves_poses_and_times_alone(options, monkeypatch):
-    """USERS 14: under bfloat16 motion, ages, memory points and phases are bit-equal to float32's."""
+    """Under bfloat16 motion, ages, memory points and phases are bit-equal to float32's."""
     results, seen, heads = [], [], [stream_head(**options).train() for _ in range(2)]
     embed, sine = streampetr_head.nerf_embedding, streampetr_head.sine_embedding
     monkeypatch.setattr(streampetr_head, 'nerf_embedding', lambda x: seen[-1].append(x) or embed(x))

@@ -129,7 +129,7 @@ def test_scale_of_the_frame_changes_all(name):
 
 @pytest.mark.parametrize('name', ROTARY)
 def test_flipped_images_with_mirrored_tokens_change_nothing(name):
-    """A flip makes the focal length negative (USERS A1.5)."""
+    """A flip makes the focal length negative."""
     encoding, (query, tokens, points) = build(name), inputs()
     flip = torch.eye(4).double()
     flip[0, 0], flip[0, 2] = -1, FEATURES[1] * 16

@@ -63,7 +63,7 @@ def close(actual: list[dict], expected: list[dict], tolerance: float) -> None:
 @on_cpu
 @pytest.mark.parametrize('name', ['epochs.json', 'iterations.py'])
 def test_killed_and_resumed_equals_straight(folder, tmp_path, name):
-    """Same frames and losses, although augmentation, dropout and denoising draw and the model remembers. USERS 44."""
+    """Same frames and losses, although augmentation, dropout and denoising draw and the model remembers."""
     straight, broken = tmp_path / 'straight', tmp_path / 'broken'
     config = folder / name
     on_ranks(1, 'train', config, '--work-dir', straight)
@@ -78,7 +78,7 @@ def test_killed_and_resumed_equals_straight(folder, tmp_path, name):
 
 
 def test_resumed_between_epochs_and_with_a_seed_that_was_drawn(folder, tmp_path):
-    """The seed comes from the checkpoint, lanes start with empty memory, nothing is loaded to be dropped (USERS 45)."""
+    """The seed comes from the checkpoint, lanes start with empty memory, nothing is loaded to be dropped."""
     config = folder / 'iterations.py'
     options = ['randomness.seed=None', 'default_hooks.checkpoint.interval=4', 'train_cfg.max_iters=8']
     with pytest.raises(mp.ProcessExitedException, match='SIGKILL'):
@@ -94,7 +94,7 @@ def test_resumed_between_epochs_and_with_a_seed_that_was_drawn(folder, tmp_path)
 @on_cpu
 @pytest.mark.parametrize('denoising', ['.noise_scale=0.', '=None'])
 def test_two_ranks_equal_one(folder, tmp_path, denoising):
-    """USERS 51: five steps of two lanes, in some of which a rank has no object; no find_unused_parameters."""
+    """Five steps of two lanes, in some of which a rank has no object; no find_unused_parameters."""
     config, one, two = folder / 'iterations.py', tmp_path / 'one', tmp_path / 'two'
     # Adam would turn rounding errors of gradients near zero, those of the keys' biases, into whole steps.
     options = ['--cfg-options', 'train_cfg.max_iters=5', f'model.pts_bbox_head.denoising{denoising}',
@@ -152,7 +152,7 @@ def results(text: bytes) -> dict:
 @on_cpu
 @pytest.mark.parametrize('ranks', [2, 3])
 def test_ranks_write_the_file_of_one(detect, alone, tmp_path, monkeypatch, ranks):
-    """USERS 47, 48: to the byte."""
+    """To the byte."""
     monkeypatch.chdir(tmp_path)  # mmengine gathers through a folder in the working directory
     assert len(results(alone)) == sum(LENGTHS) and all(results(alone).values())
     assert detect(tmp_path, ranks=ranks) == alone
@@ -160,7 +160,7 @@ def test_ranks_write_the_file_of_one(detect, alone, tmp_path, monkeypatch, ranks
 
 @on_cpu
 def test_scenes_in_lockstep(detect, alone, tmp_path):
-    """USERS 55: two scenes at a time, of equal length, give what one at a time does, but for rounding."""
+    """Two scenes at a time, of equal length, give what one at a time does, but for rounding."""
     found, expected = results(detect(tmp_path, 'test_dataloader.batch_size=2')), results(alone)
     assert found.keys() == expected.keys()
     for token in expected:
@@ -172,7 +172,7 @@ def test_scenes_in_lockstep(detect, alone, tmp_path):
 
 @on_cpu
 def test_scenes_do_not_depend_on_each_other(detect, alone, tmp_path, monkeypatch):
-    """A scene alone is as after others (USERS 41), also where a second rank has none; but the frames before count."""
+    """A scene alone is as after others, also where a second rank has none; but the frames before count."""
     monkeypatch.chdir(tmp_path)
     last, expected = PLACES[-LENGTHS[-1]:], results(alone)
     found = results(detect(tmp_path, f'test_dataloader.dataset.indices={last}'.replace(' ', ''), ranks=2))
@@ -191,7 +191,7 @@ def test_the_order_of_the_info_file_does_not_matter(detect, alone, folder, tmp_p
 
 
 def test_a_second_test_gives_the_same(folder, checkpoint, tmp_path):
-    """In one process, whose model remembers the first (USERS 41)."""
+    """In one process, whose model remembers the first."""
     cfg = Config.fromfile(folder / 'epochs.json')
     cfg.merge_from_dict(dict(work_dir=str(tmp_path), load_from=str(checkpoint), experiment_name='twice',
                              test_evaluator=dict(jsonfile_prefix=str(tmp_path))))
