@@ -27,7 +27,7 @@ from mmengine.config import Config
 from mmengine.utils import track_iter_progress
 
 from georope.engine import build_runner
-from georope.evaluation.results import atomic_open
+from georope.files import atomic_open
 
 ROOT = Path(__file__).resolve().parents[1]
 METRICS = {'NDS': 'nd_score', 'mAP': 'mean_ap', 'mATE': 'trans_err', 'mASE': 'scale_err', 'mAOE': 'orient_err',

@@ -4,15 +4,18 @@
 
 The config must describe the same model, e.g. configs/petr/petr-classic_vov-800x320_8xb1-24e_nus-3d.py. Another
 encoding starts from a converted checkpoint with load_from. Where the names come from and what the eras of box codes are
-is told in georope/engine/conversion.py.
+is told in georope/models/conversion.py.
 """
 import argparse
 from pathlib import Path
 
+import torch
 from mmengine.config import DictAction
 from mmengine.runner import CheckpointLoader
 
-from georope.engine import ERAS, build_model, convert, local_file, read_weights, save_atomically
+from georope.engine import build_model, local_file, read_weights
+from georope.files import written_beside
+from georope.models.conversion import ERAS, convert
 
 
 def parse_args() -> argparse.Namespace:
@@ -38,9 +41,11 @@ def main() -> None:
         result = convert(read_weights(checkpoint), model, args.box_era, checkpoint.get('meta') or {})
     except ValueError as error:
         raise SystemExit(f'{args.checkpoint}: {error}') from error
-    save_atomically(dict(state_dict=result.state_dict, meta=dict(
+    content = dict(state_dict=result.state_dict, meta=dict(
         cfg=cfg.pretty_text, dataset_meta=dict(classes=cfg.class_names), converted_from=Path(args.checkpoint).name,
-        box_era=result.era)), args.out)
+        box_era=result.era))
+    with written_beside(args.out) as beside:
+        torch.save(content, beside)
     print(result.report())
     print(f'written: {args.out}')
 

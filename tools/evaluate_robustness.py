@@ -19,8 +19,9 @@ from mmengine.logging import print_log
 
 from georope.datasets.transforms.perturb import KINDS, PerturbCameras
 from georope.engine import CheckWeightsHook, add_common_arguments, build_runner, load_config, local_file
-from georope.evaluation.results import atomic_open
-from georope.evaluation.robustness import Scores, fingerprint, perturb, plot_severity, settings_of, severity_table
+from georope.evaluation.robustness import Scores, fingerprint, perturb, settings_of, severity_table
+from georope.files import atomic_open
+from georope.visualization.severity import plot_severity
 
 
 def parse_args() -> argparse.Namespace:

@@ -11,9 +11,9 @@ import argparse
 import os
 import sys
 
+from georope.engine.arguments import add_submission_arguments
 from georope.evaluation.results import CAMERA_META
 from georope.evaluation.submission import (
-    add_arguments,
     check_submission,
     read_submission,
     report,
@@ -21,6 +21,7 @@ from georope.evaluation.submission import (
     summarize,
     write_zip,
 )
+from georope.files import written_beside
 
 RULES = dict(
     detection='Rule: at inference a detector may use about 0.5 s of past data (6 past camera images). The memory of '
@@ -30,7 +31,7 @@ RULES = dict(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser)
+    add_submission_arguments(parser)
     parser.add_argument('--out', required=True, help='the zip to make')
     parser.add_argument('--uses', nargs='+', choices=[key[4:] for key in CAMERA_META],
                         help="what the method used, in place of the file's meta; weights that saw other data than "
@@ -38,7 +39,7 @@ def main() -> None:
     args = parser.parse_args()
     if not args.out.endswith('.zip'):
         parser.error(f'--out {args.out}: the server takes a .zip')
-    scenes = split_of(args)
+    scenes = split_of(args.split, args.data_root, args.version)
     violations = [violation for violation in check_submission(args.file, args.task, scenes, args.max_mb)
                   if not (args.uses and violation.kind == 'meta')]
     if violations:
@@ -47,17 +48,12 @@ def main() -> None:
     content, _ = read_submission(args.file)
     if args.uses:
         content['meta'] = {key: key[4:] in args.uses for key in CAMERA_META}
-    beside = f'{args.out}.{os.getpid()}.part'
-    try:
+    with written_beside(args.out) as beside:
         write_zip(beside, f'{args.task}_{args.split}.json', content)
         violations = check_submission(beside, args.task, scenes, args.max_mb)  # the flags and the size are new
         if violations:
             print(report(violations, args.show))
             sys.exit(f'{args.out}: {len(violations)} violations, not packed')
-        os.replace(beside, args.out)
-    finally:
-        if os.path.exists(beside):
-            os.remove(beside)
     print(summarize(content, args.task))
     print(f'{args.out}: {os.path.getsize(args.out) / 1e6:.1f} MB, ready for {args.split}\n{RULES[args.task]}')
 

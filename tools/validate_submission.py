@@ -8,8 +8,8 @@ Of the tables only scene.json and sample.json are read. The exit status is 1 if 
 import argparse
 import sys
 
+from georope.engine.arguments import add_submission_arguments
 from georope.evaluation.submission import (
-    add_arguments,
     check_submission,
     read_submission,
     report,
@@ -20,9 +20,9 @@ from georope.evaluation.submission import (
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser)
+    add_submission_arguments(parser)
     args = parser.parse_args()
-    violations = check_submission(args.file, args.task, split_of(args), args.max_mb)
+    violations = check_submission(args.file, args.task, split_of(args.split, args.data_root, args.version), args.max_mb)
     if violations:
         print(report(violations, args.show))
         sys.exit(f'{args.file}: {len(violations)} violations: the server would refuse it, or score nonsense')

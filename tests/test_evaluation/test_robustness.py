@@ -13,10 +13,10 @@ from georope.evaluation.robustness import (
     Setting,
     fingerprint,
     perturb,
-    plot_severity,
     settings_of,
     severity_table,
 )
+from georope.visualization.severity import plot_severity
 
 KINDS = dict(zoom=(-.5, 1), rotation=(0, 2, 2))
 MODELS = {'petr': 'aaa', 'petr-urope': 'bbb'}

@@ -11,7 +11,7 @@ from mmdet3d.structures import Det3DDataSample
 from model_factory import FOCAL, PC_RANGE, POSITION_RANGE, RECIPE, seeded
 from torch import nn
 
-from georope.engine import convert
+from georope.models.conversion import convert
 from georope.registry import MODELS
 
 CONSTANTS = ['code_weights', 'match_costs', 'pc_range', 'position_range', 'coords_d']

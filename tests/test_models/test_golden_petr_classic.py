@@ -9,8 +9,8 @@ from mmengine.structures import InstanceData
 from model_factory import RECIPE, features, sample, seeded
 from torch import nn
 
-from georope.engine import box_rows, convert
 from georope.models.box_code import to_lidar_boxes
+from georope.models.conversion import box_rows, convert
 from georope.registry import MODELS
 
 LOGITS, BOXES = 5e-4, 5e-3

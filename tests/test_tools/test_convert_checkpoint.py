@@ -4,6 +4,7 @@ That converted weights reproduce the references is shown in tests/test_models/te
 """
 import math
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,8 +17,9 @@ from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from tiny_model import ROOT
 
-from georope.engine import ERAS, CheckWeightsHook, convert, load_from_local
+from georope.engine import CheckWeightsHook, load_from_local
 from georope.models.box_code import decode, to_lidar_boxes
+from georope.models.conversion import ERAS, convert
 from georope.registry import MODELS
 
 BASE = f'''
@@ -220,7 +222,7 @@ def test_an_interrupted_write_leaves_nothing(config, tmp_path, monkeypatch):
     source = write(tmp_path / 'released.pth', released('stream', config('stream')))
 
     def half(content, path):
-        path.write_bytes(b'half')
+        Path(path).write_bytes(b'half')
         raise KeyboardInterrupt
 
     monkeypatch.setattr(torch, 'save', half)

@@ -1,9 +1,10 @@
 """Info files: reading with a clear refusal, writing beside and renaming, the order of cameras, scenes and frames."""
-import os
 import pickle
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Union
+
+from georope.files import written_beside
 
 # The order of nuScenes in mmdet3d's info files; other cameras follow in the file's order.
 CAMERAS = ('CAM_FRONT', 'CAM_FRONT_RIGHT', 'CAM_FRONT_LEFT', 'CAM_BACK', 'CAM_BACK_LEFT', 'CAM_BACK_RIGHT')
@@ -45,17 +46,10 @@ def load_infos(path: Union[str, Path]) -> dict:
 
 
 def save_infos(infos: dict, path: Union[str, Path]) -> Path:
-    """Write an info file: beside its place first, then renamed, so that no half file is ever seen."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
-    try:
-        with open(temporary, 'wb') as file:
-            pickle.dump(infos, file, protocol=4)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
-    return path
+    """Write an info file, whole or not at all."""
+    with written_beside(path) as beside, open(beside, 'wb') as file:
+        pickle.dump(infos, file, protocol=4)
+    return Path(path)
 
 
 def in_scene_order(data_list: list[dict]) -> list[dict]:

@@ -14,7 +14,6 @@ weights without a word. Importing georope replaces nothing.
 """
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -29,6 +28,8 @@ from mmengine.model import PretrainedInit, update_init_info
 from mmengine.registry import WEIGHT_INITIALIZERS
 from mmengine.runner import CheckpointLoader
 from torch import Tensor, nn
+
+from georope.messages import some
 
 MIN_SHARE = 0.5  # of a module's tensors; a checkpoint that fills less is taken for a mistake
 
@@ -111,23 +112,6 @@ def read_weights(checkpoint: Mapping) -> dict[str, Tensor]:
     if bad:
         raise ValueError(f'{len(bad)} tensors of the checkpoint are not finite: {some(bad)}')
     return weights
-
-
-def some(names: list[str]) -> str:
-    """The first names, for a message."""
-    return ', '.join(names[:5]) + (', ...' if len(names) > 5 else '')
-
-
-def save_atomically(checkpoint: dict, path: str | Path) -> None:
-    """``torch.save`` beside its place, then renamed."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f'.{path.name}.{os.getpid()}.tmp')
-    try:
-        torch.save(checkpoint, beside)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
 
 
 class CheckedPretrainedInit(PretrainedInit):

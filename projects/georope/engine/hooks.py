@@ -13,6 +13,7 @@ from mmengine.model import is_model_wrapper
 from mmengine.runner import EpochBasedTrainLoop
 
 from georope.datasets import StreamBatchSampler
+from georope.messages import some
 from georope.registry import HOOKS
 
 from .checkpoint import MIN_SHARE
@@ -136,7 +137,7 @@ def _share(part: str, expected: dict, fitting: list[str]) -> float:
 
 
 def _some(what: str, keys: list[str]) -> str:
-    return f"{len(keys)} tensors {what} ({', '.join(keys[:3])}{', ...' if len(keys) > 3 else ''})" if keys else ''
+    return f'{len(keys)} tensors {what} ({some(keys, 3)})' if keys else ''
 
 
 def _other_encoding(trained: str, current: str) -> str:

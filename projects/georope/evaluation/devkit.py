@@ -20,8 +20,8 @@ from nuscenes.eval.detection.data_classes import DetectionBox, DetectionMetrics
 from nuscenes.eval.detection.evaluate import DetectionEval
 
 from georope.datasets.tables import NuScenesTables
-from georope.evaluation.results import atomic_open
 from georope.evaluation.scenes import splits_of
+from georope.files import atomic_open
 
 
 def open_tables(version: str, data_root: str, tokens: Sequence[str]) -> NuScenes:

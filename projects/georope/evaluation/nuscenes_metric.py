@@ -21,6 +21,7 @@ from georope.evaluation.results import devkit_boxes, to_global, write_results
 from georope.evaluation.scenes import part_of, scenes_of
 from georope.evaluation.tracker import Tracker, track_results
 from georope.evaluation.tracking_eval import evaluate_tracks, tracking_summary, tracking_table
+from georope.messages import some
 from georope.registry import METRICS
 
 ERRORS = dict(trans_err='mATE', scale_err='mASE', orient_err='mAOE', vel_err='mAVE', attr_err='mAAE')
@@ -30,10 +31,6 @@ class _Frames(NamedTuple):
     version: str
     tokens: list  # sample tokens in the order of the info file
     scenes: Optional[dict] = None  # their frames by scene, where tables are needed
-
-
-def _some(tokens: Sequence[str]) -> str:
-    return ', '.join(sorted(tokens)[:3])
 
 
 @METRICS.register_module()
@@ -127,7 +124,7 @@ class NuScenesMetric(BaseMetric):
             token, predicted = sample['token'], sample['pred_instances_3d']
             if token not in known:
                 raise ValueError(f'sample {token} is not among the {len(known)} frames of {self.ann_file}, e.g. '
-                                 f'{_some(known)}: dataset and metric must use the same ann_file')
+                                 f'{some(sorted(known), 3)}: dataset and metric must use the same ann_file')
             frame = to_global(token, predicted['bboxes_3d'], predicted['scores_3d'], predicted['labels_3d'],
                               sample['lidar2global'], self.max_boxes)
             if len(frame['label']) and not 0 <= frame['label'].min() <= frame['label'].max() < len(classes):
@@ -212,8 +209,8 @@ class NuScenesMetric(BaseMetric):
         if len(tokens) != self._dataset_size:
             raise ValueError(
                 f'predictions for {len(tokens)} frames, but the dataset has {self._dataset_size} and {self.ann_file} '
-                f'{len(expected)}: {len(missing)} frames missing, e.g. {_some(missing)}. A frame without any box '
-                'must be predicted too, with empty boxes.')
+                f'{len(expected)}: {len(missing)} frames missing, e.g. {some(sorted(missing), 3)}. A frame without '
+                'any box must be predicted too, with empty boxes.')
         if missing:
             MMLogger.get_current_instance().warning(
                 f'the dataset holds {len(tokens)} of the {len(expected)} frames of {self.ann_file}: only these are '

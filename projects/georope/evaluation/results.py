@@ -5,14 +5,14 @@ A frame's prediction travels as one small dict of numpy arrays ("global boxes"),
 (n, 4) unit quaternions w, x, y, z, ``velocity`` (n, 2) in m/s, ``score`` (n,), ``label`` (n,) int64 and ``dropped``
 (int), the number of boxes beyond the allowed count. All are in the global frame, in falling order of score.
 """
-import contextlib
 import json
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import IO, Any
 
 import numpy as np
 from scipy.spatial.transform import Rotation
+
+from georope.files import atomic_open
 
 # The devkit asks for these five keys; the detectors here see camera images only.
 CAMERA_META = dict(use_camera=True, use_lidar=False, use_radar=False, use_map=False, use_external=False)
@@ -99,21 +99,6 @@ def devkit_boxes(frame: dict[str, Any], classes: Sequence[str]) -> list[dict[str
             detection_name=name, detection_score=score,
             attribute_name=guess_attribute(name, float(np.hypot(*velocity)))))
     return boxes
-
-
-@contextlib.contextmanager
-def atomic_open(path: str) -> Iterator[IO[str]]:
-    """Open a text file that appears under its name only when it is complete; the folder is made if need be."""
-    path = os.path.abspath(path)
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    beside = f'{path}.{os.getpid()}.part'
-    try:
-        with open(beside, 'w', encoding='utf-8') as file:
-            yield file
-        os.replace(beside, path)
-    finally:
-        if os.path.exists(beside):
-            os.remove(beside)
 
 
 def write_results(path: str, results: Iterable[tuple[str, list[dict]]], meta: dict[str, bool] = CAMERA_META) -> None:

@@ -1,4 +1,4 @@
-"""Scores against the severity of a perturbation: kept as they come, as a table, as curves."""
+"""Scores against the severity of a perturbation: kept as they come, and as a table."""
 import hashlib
 import json
 import math
@@ -9,7 +9,7 @@ from typing import NamedTuple, Optional
 from mmengine.config import Config
 
 from georope.datasets.transforms.perturb import KINDS
-from georope.evaluation.results import atomic_open
+from georope.files import atomic_open
 
 MEASURES = ('NDS', 'mAP', 'AMOTA')
 NOT_THE_MODEL = ('launcher', 'work_dir', 'experiment_name')
@@ -112,7 +112,7 @@ class Scores:
             name in record['metrics'] for setting, record in self._records.items() if setting.model in models)]
 
 
-def _rows(kind: str, severities: Sequence[float], seed: int, model: str) -> list[Setting]:
+def curve(kind: str, severities: Sequence[float], seed: int, model: str) -> list[Setting]:
     """The settings of one curve, by severity."""
     return sorted(settings_of(model, {kind: severities}, seed), key=lambda setting: setting.severity)
 
@@ -133,38 +133,10 @@ def severity_table(scores: Scores, models: dict[str, str], kinds: dict[str, Sequ
         lines += [f'### {kind.replace("_", " ")}', '',
                   ' | '.join([f'| {KINDS[kind].unit}', *(f'{name} {measure}' for name, measure in columns)]) + ' |',
                   '|---|' + '---:|' * len(columns)]
-        rows = {name: _rows(kind, severities, seed, model) for name, model in models.items()}
+        rows = {name: curve(kind, severities, seed, model) for name, model in models.items()}
         for i, severity in enumerate(setting.severity for setting in next(iter(rows.values()))):
             values = [scores.value(rows[name][i], measure) for name, measure in columns]
             cells = ['-' if value is None else f'{value:.3f}' for value in values]
             lines.append(' | '.join([f'| {severity:g}', *cells]) + ' |')
         lines.append('')
     return '\n'.join(lines)
-
-
-def plot_severity(scores: Scores, models: dict[str, str], kinds: dict[str, Sequence[float]], seed: int,
-                  path: str) -> None:
-    """Curves as PNG: a column per kind, a row per measure, a line per model; arguments as :func:`severity_table`."""
-    from matplotlib.figure import Figure  # no pyplot: no window, no display
-
-    measures = scores.measures(list(models.values()))
-    figure = Figure(figsize=(3.2 * len(kinds) + 0.6, 2.5 * len(measures) + 0.8), layout='constrained')
-    grid = figure.subplots(len(measures), len(kinds), squeeze=False, sharex='col', sharey='row')
-    for column, (kind, severities) in enumerate(kinds.items()):
-        for row, measure in enumerate(measures):
-            axes = grid[row, column]
-            for name, model in models.items():
-                settings = _rows(kind, severities, seed, model)
-                values = [scores.value(setting, measure) for setting in settings]
-                axes.plot([setting.severity for setting in settings],
-                          [math.nan if value is None else value for value in values], marker='o', ms=4, label=name)
-            axes.grid(alpha=0.3)
-        grid[0, column].set_title(kind.replace('_', ' '))
-        grid[-1, column].set_xlabel(KINDS[kind].unit)
-    for row, measure in enumerate(measures):
-        grid[row, 0].set_ylabel(measure)
-        grid[row, 0].set_ylim(bottom=0)  # after all curves: it ends the automatic range of the whole row
-    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc='outside lower center', ncols=len(models))
-    beside = f'{path}.part'
-    figure.savefig(beside, format='png', dpi=120)
-    os.replace(beside, path)

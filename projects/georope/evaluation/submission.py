@@ -3,7 +3,6 @@
 The rules are those of the devkit's loaders and of its eval READMEs; the devkit stops at the first fault with a bare
 assertion, this names them all, and what the devkit would take but score as nonsense.
 """
-import argparse
 import io
 import json
 import lzma
@@ -259,23 +258,12 @@ def report(violations: Sequence[Violation], show: int) -> str:
     return '\n'.join(lines)
 
 
-def split_of(args: argparse.Namespace) -> dict[str, list[Frame]]:
+def split_of(split: str, data_root: str, version: Optional[str] = None) -> dict[str, list[Frame]]:
     """The scenes and frames that a submission must have; says so where the tables lack some that the server has."""
-    scenes = split_frames(args.split, args.data_root, args.version)
-    official = create_splits_scenes().get(args.split, ())
+    scenes = split_frames(split, data_root, version)
+    official = create_splits_scenes().get(split, ())
     absent = [name for name in official if name not in scenes]
     if absent:
-        print(f'Note: the tables lack {len(absent)} of the {len(official)} scenes of {args.split}, e.g. '
+        print(f'Note: the tables lack {len(absent)} of the {len(official)} scenes of {split}, e.g. '
               f'{", ".join(absent[:3])}. The server would miss their samples, this check does not.')
     return scenes
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """What tools/validate_submission.py and tools/make_submission.py ask for."""
-    parser.add_argument('file', help='result file: JSON, or a zip that holds one')
-    parser.add_argument('--task', choices=TASKS, required=True)
-    parser.add_argument('--split', required=True, help='val, test, mini_val, ..., or one of splits.json')
-    parser.add_argument('--data-root', required=True, help='root of the nuScenes tables')
-    parser.add_argument('--version', help="of the tables, if it is not the split's own")
-    parser.add_argument('--max-mb', type=float, default=MAX_ZIP_MB, help='limit of a zip (default %(default)s)')
-    parser.add_argument('--show', type=int, default=10, help='violations shown of each kind; 0: all')

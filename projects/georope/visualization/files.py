@@ -1,7 +1,6 @@
 """Pictures and films as files: written beside, then renamed; folders are made."""
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Iterator
@@ -10,21 +9,9 @@ import cv2
 import numpy as np
 from PIL import Image
 
+from georope.files import written_beside
+
 GIF_WIDTH = 1280  # pixels: a GIF compresses badly
-
-
-@contextlib.contextmanager
-def written_beside(path: str) -> Iterator[str]:
-    """Gives a name in the same folder, with the same ending, that is renamed to the path when all went well."""
-    folder, name = os.path.split(os.path.abspath(path))
-    os.makedirs(folder, exist_ok=True)
-    beside = os.path.join(folder, f'.{os.getpid()}.{name}')
-    try:
-        yield beside
-        os.replace(beside, path)
-    finally:
-        if os.path.exists(beside):
-            os.remove(beside)
 
 
 def save_image(path: str, image: np.ndarray) -> None:

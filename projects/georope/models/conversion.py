@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from .checkpoint import some
+from georope.messages import some
 
 ERAS = ('mmdet3d-0.x', 'projects-petr', 'mmdet3d-1.x')
 HEAD = 'pts_bbox_head.'
