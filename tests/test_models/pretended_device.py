@@ -35,8 +35,9 @@ META = torch.device('meta')  # what torch's C++ believes: autograd asks no drive
 
 aten = torch.ops.aten
 READS = {aten._local_scalar_dense: 'item', aten.nonzero: 'nonzero', aten.masked_select: 'boolean index',
-         aten._unique2: 'unique', aten.unique_dim: 'unique', aten.unique_consecutive: 'unique', aten.bincount: 'bincount',
-         aten.equal: 'equal', aten.is_nonzero: 'item', aten._linalg_check_errors: 'linalg error check'}
+         aten._unique2: 'unique', aten.unique_dim: 'unique', aten.unique_consecutive: 'unique',
+         aten.bincount: 'bincount', aten.equal: 'equal', aten.is_nonzero: 'item',
+         aten._linalg_check_errors: 'linalg error check'}
 INDEXING = (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_)
 COPIES = (aten._to_copy, aten.copy_, aten.copy)
 JOINS = (aten.cat, aten.stack)  # take no number of the CPU either
@@ -123,6 +124,8 @@ class _Functions(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         name = getattr(function, '__name__', '')
         first = args[0] if args else None
+        if function is torch.device or name == '_parse_to':  # of a module's ``to``
+            return function(*args, **kwargs)
         if name in ('tensor', 'as_tensor', 'asarray') and function is getattr(torch, name, None):
             target = kwargs.pop('device', None)
             made = function(*args, **kwargs)
@@ -174,7 +177,7 @@ class _Dispatch(TorchDispatchMode):
             came = isinstance(source, DeviceTensor)
             if came and not stays:
                 self.device.wait('copy to host')
-            elif stays and not came and not (hasattr(source, 'pinned') and (kwargs.get('non_blocking') or len(args) > 2)):
+            elif stays and not came and not (hasattr(source, 'pinned') and (kwargs.get('non_blocking') or args[2:])):
                 self.device.wait('copy to device')
         elif inside:
             self._look(packet, args, tensors, len(inside) < len(tensors))
