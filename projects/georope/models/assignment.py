@@ -2,11 +2,11 @@
 solver is SciPy's."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate
 
+import numpy as np
 import torch
 from mmdet.models.task_modules.assigners import BaseAssigner, HungarianAssigner
 from mmdet3d.structures import Det3DDataSample
@@ -99,7 +99,7 @@ class HungarianAssigner3D(HungarianAssigner):
 
 
 def solve(assigner: BaseAssigner, problems: Sequence[tuple[InstanceData, InstanceData]],
-          img_meta: dict | None = None) -> list[tuple[Tensor, Tensor]]:
+          img_meta: dict | None = None) -> Tensor:
     """Assign objects to predictions, one to one, in several problems at once.
 
     The costs of mmdet's HungarianAssigner, and of what inherits its ``assign``, are computed on the device; the host
@@ -111,19 +111,28 @@ def solve(assigner: BaseAssigner, problems: Sequence[tuple[InstanceData, Instanc
         img_meta: what the costs get as such.
 
     Returns:
-        Of each problem the matched predictions, ascending, and their objects: indices (n,), int64, on the CPU.
+        (2, P) int64, on the CPU: matched predictions, ascending, and their objects; both are counted through all
+        problems.
     """
-    if type(assigner).assign is not HungarianAssigner.assign:
+    if type(assigner).assign is HungarianAssigner.assign:
+        pairs = _solve_together(assigner.match_costs, problems, img_meta)
+    else:
         indices = [assigner.assign(*problem, img_meta).gt_inds.cpu() for problem in problems]
-        matched = [(index > 0).nonzero()[:, 0] for index in indices]
-        return [(queries, index[queries] - 1) for queries, index in zip(matched, indices)]
+        pairs = [torch.stack((queries := (index > 0).nonzero()[:, 0], index[queries] - 1)) for index in indices]
+    sizes = torch.tensor([(len(predictions), len(truth)) for predictions, truth in problems])
+    return torch.cat([pair + first[:, None] for pair, first in zip(pairs, sizes.cumsum(0) - sizes)], dim=1)
+
+
+def _solve_together(match_costs: Sequence[Callable[..., Tensor]],
+                    problems: Sequence[tuple[InstanceData, InstanceData]], img_meta: dict | None) -> list[Tensor]:
+    """(2, n) of each problem, counted in it."""
     costs = [torch.stack([cost(pred_instances=predictions, gt_instances=truth, img_meta=img_meta)
-                          for cost in assigner.match_costs]).sum(0).detach()
-             for predictions, truth in problems if len(truth)]
-    moved = torch.cat([cost.flatten() for cost in costs]).cpu().split([cost.numel() for cost in costs]) if costs else ()
-    solved = (linear_sum_assignment(values.view(cost.shape)) for values, cost in zip(moved, costs))
-    none = torch.zeros(0, dtype=torch.int64)
-    return [tuple(map(torch.from_numpy, next(solved))) if len(truth) else (none, none) for _, truth in problems]
+                          for cost in match_costs]).sum(0).detach() if len(truth) else None
+             for predictions, truth in problems]
+    flat = [cost.flatten() for cost in costs if cost is not None]
+    values = iter(torch.cat(flat).cpu().split([len(cost) for cost in flat]) if flat else ())
+    return [torch.zeros(2, 0, dtype=torch.int64) if cost is None else
+            torch.from_numpy(np.stack(linear_sum_assignment(next(values).view(cost.shape)))) for cost in costs]
 
 
 def match(assigner: BaseAssigner, logits: Tensor, codes: Tensor, targets: Sequence[Targets],
@@ -146,11 +155,11 @@ def match(assigner: BaseAssigner, logits: Tensor, codes: Tensor, targets: Sequen
     scores, weighted = logits.detach(), codes.detach() * code_weights
     pairs = solve(assigner, [(InstanceData(scores=scores[i, b], codes=weighted[i, b]), truths[b])
                              for i in range(layers) for b in range(batch)])
-    first = [0, *accumulate(len(target.labels) for target in targets)]  # object of each sample
-    queries, objects = (torch.cat([index + start[i % batch] for i, index in enumerate(indices)])
-                        for indices, start in zip(zip(*pairs), (range(0, batch * num_query, num_query), first)))
-    num = len(queries) // layers  # every layer matches as many
-    positive, objects = to_device(torch.stack((queries, objects)).view(2, layers, num), logits.device)
+    # Every layer matches as many, of the same objects.
+    pairs = pairs.view(2, layers, pairs.shape[1] // layers)
+    of_layer = torch.tensor((batch * num_query, sum(len(target.labels) for target in targets)))
+    pairs = pairs - of_layer[:, None, None] * torch.arange(layers)[:, None]
+    positive, objects = to_device(pairs, logits.device)
     labels = torch.full((layers, batch * num_query), num_classes, device=logits.device)
     labels.scatter_(1, positive, torch.cat([target.labels for target in targets])[objects])
     return labels.unflatten(1, (batch, num_query)), positive, torch.cat([target.codes for target in targets])[objects]
