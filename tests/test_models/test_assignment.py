@@ -45,7 +45,8 @@ def test_golden(golden, case):
     if case != 4:
         assert torch.equal(result.gt_inds, gt_inds)
 
-    matched_labels, positive, true_codes = match(solver, logits[None], codes[None], [Targets(gt, labels)], weights)
+    matched_labels, positive, true_codes = (
+        x[0] for x in match(solver, logits[None, None], codes[None, None], [Targets(gt, labels)], weights))
     assert torch.equal(positive, result.gt_inds.nonzero()[:, 0])
     expected = torch.where(result.gt_inds > 0, result.labels, 10)
     assert torch.equal(matched_labels[0], expected)
@@ -66,7 +67,8 @@ def test_unknown_velocity_matches_by_the_rest():
 def test_more_objects_than_queries_and_none():
     logits, codes = torch.zeros(2, 3, 10), encode(boxes(6)).reshape(2, 3, 10)
     targets = [Targets(boxes(5), torch.arange(5)), Targets(boxes(0), torch.zeros(0, dtype=torch.long))]
-    labels, positive, true_codes = match(assigner(), logits, codes, targets, torch.ones(10))
+    labels, positive, true_codes = (
+        x[0] for x in match(assigner(), logits[None], codes[None], targets, torch.ones(10)))
     assert positive.tolist() == [0, 1, 2] and true_codes.shape == (3, 10)
     assert (labels[1] == 10).all()
     torch.testing.assert_close(true_codes, codes[0])

@@ -12,7 +12,7 @@ def test_matrices_of_all_shapes_and_each_sample():
     """3x3, 3x4 and 4x4 intrinsics in one batch, each sample its own."""
     stored = [cameras(3, seed)[1] for seed in range(3)]
     batch = [dict(cam2img=stored[0]), dict(cam2img=stored[1][:, :3]), dict(cam2img=list(stored[2][:, :3, :3]))]
-    stacked = stack_matrices(batch, 'cam2img', 3, 3, CPU)
+    stacked = stack_matrices(batch, 'cam2img', 3, 3)
     assert stacked.dtype == torch.float64
     np.testing.assert_array_equal(stacked, np.stack(stored)[..., :3, :3])
 
@@ -28,7 +28,7 @@ def test_bad_calibration_names_sample_and_camera(change, message):
     fine, bad = metas([sample('fine'), sample('the-token')])
     change(bad)
     with pytest.raises(ValueError, match=f'the-token.*{message}'):
-        stack_matrices([fine, bad], 'lidar2img', 2, 4, CPU)
+        stack_matrices([fine, bad], 'lidar2img', 2, 4)
 
 
 def test_padding_is_what_lies_outside_the_valid_image():

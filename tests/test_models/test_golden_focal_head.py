@@ -9,6 +9,7 @@ from mmdet3d.structures import Det3DDataSample
 from mmengine.structures import InstanceData
 from model_factory import FOCAL, seeded
 
+from georope.models import focal_head
 from georope.registry import MODELS
 
 
@@ -72,10 +73,14 @@ def test_predictions(golden, head, features, sample, mode):
 
 def test_losses(golden, head, features, sample, monkeypatch):
     info, arrays = golden
-    assigned, assign = [], head.assigner.assign
-    monkeypatch.setattr(head.assigner, 'assign', lambda *args: assigned.append(assign(*args)) or assigned[-1])
+    solved, solve = [], focal_head.solve
+    monkeypatch.setattr(focal_head, 'solve', lambda *args: solved.append(solve(*args)) or solved[-1])
     losses = head.loss(head(features, [sample.metainfo]), [sample])
-    assert torch.equal(torch.stack([result.gt_inds for result in assigned]), arrays['assigned_gt_inds'])
+    cells, objects = solved[0]
+    objects = torch.cat([torch.arange(len(truth)) for truth in sample.gt_cameras])[objects]
+    gt_inds = torch.zeros_like(arrays['assigned_gt_inds'])
+    gt_inds.view(-1)[cells] = objects + 1
+    assert torch.equal(gt_inds, arrays['assigned_gt_inds'])
     heat = torch.stack([head._heat_map(truth, (128, 352)) for truth in sample.gt_cameras])
     torch.testing.assert_close(heat, arrays['heatmaps'], atol=1e-6, rtol=0)
     assert set(losses) == set(info['losses'])

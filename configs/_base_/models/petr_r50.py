@@ -5,7 +5,7 @@ detection_range = [-61.2, -61.2, -10.0, 61.2, 61.2, 10.0]
 model = dict(
     type='georope.PETR',
     data_preprocessor=dict(
-        type='Det3DDataPreprocessor',
+        type='georope.FramePreprocessor',
         mean=[123.675, 116.28, 103.53],
         std=[58.395, 57.12, 57.375],
         bgr_to_rgb=True,
@@ -43,4 +43,4 @@ model = dict(
                 dict(type='georope.BBox3DL1Cost', weight=0.25),
             ]),
         loss_cls=dict(type='georope.FocalLoss', gamma=2.0, alpha=0.25, loss_weight=2.0),
-        loss_bbox=dict(type='mmdet.L1Loss', loss_weight=0.25)))
+        loss_bbox=dict(type='georope.L1Loss', loss_weight=0.25)))

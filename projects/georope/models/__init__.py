@@ -4,10 +4,11 @@ from georope.registry import MODELS
 
 from .assignment import BBox3DL1Cost, HungarianAssigner3D
 from .box_code import NMSFreeCoder
+from .boxes_2d import BBoxL1Cost, GIoUCost
 from .cp_fpn import CPFPN
 from .focal_head import FocalHead
 from .grid_mask import GridMask
-from .losses import FocalLoss
+from .losses import FocalLoss, L1Loss, QualityFocalLoss
 from .petr import PETR
 from .petr_classic_head import PETRClassicHead
 from .petr_head import PETRHead
@@ -22,6 +23,6 @@ for _part in map(vars(rope).get, rope.__all__):
     if issubclass(_part, rope.NoEncoding):
         MODELS.register_module(module=_part)
 
-__all__ = ['BBox3DL1Cost', 'CPFPN', 'FocalHead', 'FocalLoss', 'FramePreprocessor', 'GridMask', 'HungarianAssigner3D',
-           'NMSFreeCoder', 'PETR', 'PETRClassicHead', 'PETRHead', 'StreamPETR', 'StreamPETRHead',
-           'TokenClassifierHead', 'VoVNet']
+__all__ = ['BBox3DL1Cost', 'BBoxL1Cost', 'CPFPN', 'FocalHead', 'FocalLoss', 'FramePreprocessor', 'GIoUCost',
+           'GridMask', 'HungarianAssigner3D', 'L1Loss', 'NMSFreeCoder', 'PETR', 'PETRClassicHead', 'PETRHead',
+           'QualityFocalLoss', 'StreamPETR', 'StreamPETRHead', 'TokenClassifierHead', 'VoVNet']

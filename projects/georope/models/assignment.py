@@ -1,17 +1,21 @@
-"""Ground truth of a sample, and its assignment to queries (DETR, DETR3D). The solver is mmdet's."""
+"""Ground truth of a sample, and its assignment to queries (DETR, DETR3D). The costs are mmdet's or of their kind, the
+solver is SciPy's."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
-from mmdet.models.task_modules.assigners import HungarianAssigner
+from mmdet.models.task_modules.assigners import BaseAssigner, HungarianAssigner
 from mmdet3d.structures import Det3DDataSample
 from mmengine.structures import InstanceData
+from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from georope.registry import TASK_UTILS
+from georope.rope.transfer import to_device
 
 from . import box_code
 from .cameras import sample_name
@@ -42,21 +46,22 @@ def read_targets(data_samples: Sequence[Det3DDataSample], num_classes: int, devi
         ValueError: if a box is not finite (its velocity may be NaN, not infinite), has no volume, or a label is none of
             ``num_classes``; names the sample.
     """
-    targets, good = [], []
+    boxes, labels = [], []
     for sample in data_samples:
-        boxes = box_code.from_lidar_boxes(sample.gt_instances_3d.bboxes_3d).to(device, torch.float32)
-        labels = sample.gt_instances_3d.labels_3d.to(device, torch.int64)
-        target = Targets(boxes, labels)
+        truth = sample.gt_instances_3d
+        target = Targets(box_code.from_lidar_boxes(truth.bboxes_3d).to('cpu', torch.float32),
+                         truth.labels_3d.to('cpu', torch.int64))
         finite = target.codes.isfinite()
         finite[:, box_code.VELOCITY] |= target.codes[:, box_code.VELOCITY].isnan()
-        good.append((finite.all(-1) & (labels >= 0) & (labels < num_classes)).all())
-        targets.append(target)
-    for sample, target, ok in zip(data_samples, targets, torch.stack(good).tolist()):
-        if not ok:
+        if not (finite.all(-1) & (target.labels >= 0) & (target.labels < num_classes)).all():
             raise ValueError(f'sample {sample_name(sample.metainfo)}: its boxes must be finite with positive sizes '
                              f'(velocity may be NaN) and its labels below {num_classes}, but they are '
                              f'{target.boxes.tolist()}, {target.labels.tolist()}')
-    return targets
+        boxes.append(target.boxes)
+        labels.append(target.labels)
+    counts = [len(own) for own in labels]
+    boxes, labels = (to_device(torch.cat(x), device).split(counts) for x in (boxes, labels))
+    return [Targets(*pair) for pair in zip(boxes, labels)]
 
 
 @TASK_UTILS.register_module()
@@ -93,31 +98,68 @@ class HungarianAssigner3D(HungarianAssigner):
         self.match_costs = [TASK_UTILS.build(cost) for cost in match_costs]
 
 
-def match(assigner: HungarianAssigner, logits: Tensor, codes: Tensor, targets: Sequence[Targets],
+def solve(assigner: BaseAssigner, problems: Sequence[tuple[InstanceData, InstanceData]],
+          img_meta: dict | None = None) -> Tensor:
+    """Assign objects to predictions, one to one, in several problems at once.
+
+    The costs of mmdet's HungarianAssigner, and of what inherits its ``assign``, are computed on the device; the host
+    waits once, for all of them. Any other assigner is called problem by problem.
+
+    Args:
+        assigner: compares predictions and ground truth.
+        problems: predictions and ground truth of each.
+        img_meta: what the costs get as such.
+
+    Returns:
+        (2, P) int64, on the CPU: matched predictions, ascending, and their objects; both are counted through all
+        problems.
+    """
+    if type(assigner).assign is HungarianAssigner.assign:
+        pairs = _solve_together(assigner.match_costs, problems, img_meta)
+    else:
+        indices = [assigner.assign(*problem, img_meta).gt_inds.cpu() for problem in problems]
+        pairs = [torch.stack((queries := (index > 0).nonzero()[:, 0], index[queries] - 1)) for index in indices]
+    sizes = torch.tensor([(len(predictions), len(truth)) for predictions, truth in problems])
+    return torch.cat([pair + first[:, None] for pair, first in zip(pairs, sizes.cumsum(0) - sizes)], dim=1)
+
+
+def _solve_together(match_costs: Sequence[Callable[..., Tensor]],
+                    problems: Sequence[tuple[InstanceData, InstanceData]], img_meta: dict | None) -> list[Tensor]:
+    """(2, n) of each problem, counted in it."""
+    costs = [torch.stack([cost(pred_instances=predictions, gt_instances=truth, img_meta=img_meta)
+                          for cost in match_costs]).sum(0).detach() if len(truth) else None
+             for predictions, truth in problems]
+    flat = [cost.flatten() for cost in costs if cost is not None]
+    values = iter(torch.cat(flat).cpu().split([len(cost) for cost in flat]) if flat else ())
+    return [torch.zeros(2, 0, dtype=torch.int64) if cost is None else
+            torch.from_numpy(np.stack(linear_sum_assignment(next(values).view(cost.shape)))) for cost in costs]
+
+
+def match(assigner: BaseAssigner, logits: Tensor, codes: Tensor, targets: Sequence[Targets],
           code_weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Assign objects to queries, one to one, sample by sample.
+    """Assign objects to queries, one to one, in every layer and sample.
 
     Args:
         assigner: compares predictions ``scores`` (logits), ``codes`` with ground truth ``labels``, ``codes``.
-        logits: (B, Q, classes).
-        codes: (B, Q, 10).
+        logits: (layers, B, Q, classes).
+        codes: (layers, B, Q, 10).
         targets: of each sample.
         code_weights: (10,) by which the codes of both sides are multiplied before they are compared.
 
     Returns:
-        labels (B, Q), ``classes`` for background; positive (P,), indices of matched queries into B * Q; their objects'
-        codes (P, 10).
+        labels (layers, B, Q), ``classes`` for background; positive (layers, P), indices of matched queries into B * Q;
+        their objects' codes (layers, P, 10).
     """
-    num_query, num_classes = logits.shape[1:]
-    labels = torch.full(logits.shape[:2], num_classes, device=logits.device)
-    positive, positive_codes = [], []
-    for i, target in enumerate(targets):
-        result = assigner.assign(
-            InstanceData(scores=logits[i].detach(), codes=codes[i].detach() * code_weights),
-            InstanceData(labels=target.labels, codes=target.codes * code_weights))
-        queries = (result.gt_inds > 0).nonzero()[:, 0]
-        objects = result.gt_inds[queries] - 1
-        labels[i, queries] = target.labels[objects]
-        positive.append(i * num_query + queries)
-        positive_codes.append(target.codes[objects])
-    return labels, torch.cat(positive), torch.cat(positive_codes)
+    layers, batch, num_query, num_classes = logits.shape
+    truths = [InstanceData(labels=target.labels, codes=target.codes * code_weights) for target in targets]
+    scores, weighted = logits.detach(), codes.detach() * code_weights
+    pairs = solve(assigner, [(InstanceData(scores=scores[i, b], codes=weighted[i, b]), truths[b])
+                             for i in range(layers) for b in range(batch)])
+    # Every layer matches as many, of the same objects.
+    pairs = pairs.view(2, layers, pairs.shape[1] // layers)
+    of_layer = torch.tensor((batch * num_query, sum(len(target.labels) for target in targets)))
+    pairs = pairs - of_layer[:, None, None] * torch.arange(layers)[:, None]
+    positive, objects = to_device(pairs, logits.device)
+    labels = torch.full((layers, batch * num_query), num_classes, device=logits.device)
+    labels.scatter_(1, positive, torch.cat([target.labels for target in targets])[objects])
+    return labels.unflatten(1, (batch, num_query)), positive, torch.cat([target.codes for target in targets])[objects]

@@ -23,8 +23,6 @@ LOG_SIZE = slice(3, 6)
 SIN, COS = 6, 7
 VELOCITY = slice(8, 10)
 
-GRAVITY_CENTRE = (0.5, 0.5, 0.5)
-
 
 def encode(boxes: Tensor) -> Tensor:
     """Codes (..., 10) of boxes (..., 9)."""
@@ -51,7 +49,10 @@ def from_lidar_boxes(boxes: LiDARInstance3DBoxes) -> Tensor:
 
 def to_lidar_boxes(boxes: Tensor) -> LiDARInstance3DBoxes:
     """mmdet3d's boxes of boxes (n, 9)."""
-    return LiDARInstance3DBoxes(boxes, box_dim=9, origin=GRAVITY_CENTRE)
+    centre, size, others = boxes.split((3, 3, 3), dim=-1)
+    # Lowered here: ``origin`` would make it copy constants to the device.
+    bottom = torch.cat((centre[:, :2], centre[:, 2:] - size[:, 2:] / 2), dim=-1)
+    return LiDARInstance3DBoxes(torch.cat((bottom, size, others), dim=-1), box_dim=9)
 
 
 @TASK_UTILS.register_module()
@@ -78,16 +79,20 @@ class NMSFreeCoder:
             codes: (B, Q, 10).
 
         Returns:
-            Per sample, best first: boxes (n, 9), scores (n,), labels (n,); n <= max_num.
+            Per sample, best first: boxes (n, 9), scores (n,), labels (n,); n <= max_num. The host waits once for the
+            device, for all n.
         """
-        lower, upper = codes.new_tensor(self.post_center_range).chunk(2)
-        results = []
-        for sample_scores, sample_codes in zip(logits.sigmoid(), codes):
-            num_classes = sample_scores.shape[-1]
-            scores, index = sample_scores.flatten().topk(min(self.max_num, sample_scores.numel()))
-            boxes = decode(sample_codes[index // num_classes])
-            keep = ((boxes[:, CENTRE] >= lower) & (boxes[:, CENTRE] <= upper)).all(-1)
-            if self.score_threshold is not None:
-                keep &= scores >= self.score_threshold
-            results.append((boxes[keep], scores[keep], (index % num_classes)[keep]))
-        return results
+        num_classes = logits.shape[-1]
+        scores = logits.sigmoid().flatten(1)
+        scores, index = scores.topk(min(self.max_num, scores.shape[1]))
+        queries = (index // num_classes)[..., None].expand(-1, -1, CODE_SIZE)
+        boxes, labels = decode(codes.gather(1, queries)), index % num_classes
+        keep = torch.ones_like(scores, dtype=torch.bool)
+        for axis in range(3):
+            lower, upper = self.post_center_range[axis], self.post_center_range[axis + 3]
+            keep &= (boxes[..., axis] >= lower) & (boxes[..., axis] <= upper)
+        if self.score_threshold is not None:
+            keep &= scores >= self.score_threshold
+        order = keep.long().argsort(dim=1, descending=True, stable=True)  # those that stay, first
+        return [(b[own[:num]], s[own[:num]], x[own[:num]])
+                for b, s, x, own, num in zip(boxes, scores, labels, order, keep.sum(1).tolist())]

@@ -7,13 +7,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from georope.rope.transfer import to_device
+
 
 def sample_name(meta: dict) -> str:
     """How error messages call a sample: its nuScenes token."""
     return str(meta.get('token', meta.get('sample_idx', 'without token')))
 
 
-def stack_matrices(metas: Sequence[dict], key: str, num_cameras: int, size: int, device: torch.device) -> Tensor:
+def stack_matrices(metas: Sequence[dict], key: str, num_cameras: int, size: int) -> Tensor:
     """The leading ``size`` x ``size`` block of the matrices ``meta[key]`` of all samples and cameras.
 
     Args:
@@ -22,7 +24,7 @@ def stack_matrices(metas: Sequence[dict], key: str, num_cameras: int, size: int,
         num_cameras: N, the number of images of each sample.
 
     Returns:
-        (B, N, size, size), float64.
+        (B, N, size, size), float64, on the CPU.
 
     Raises:
         ValueError: if a matrix is missing, not finite or singular; names sample and camera.
@@ -44,7 +46,7 @@ def stack_matrices(metas: Sequence[dict], key: str, num_cameras: int, size: int,
             raise ValueError(f'sample {sample_name(meta)}: {key} is singular or not finite for cameras '
                              f'{[name for name, ok in zip(names, good) if not ok]}; check the calibration')
         stacked.append(matrices)
-    return torch.from_numpy(np.stack(stacked)).to(device)
+    return torch.from_numpy(np.stack(stacked))
 
 
 def padded_tokens(metas: Sequence[dict], num_cameras: int, feature_size: tuple[int, int], stride: int,
@@ -67,4 +69,4 @@ def padded_tokens(metas: Sequence[dict], num_cameras: int, feature_size: tuple[i
     padding = below | beside
     if not padding.any():
         return None
-    return torch.from_numpy(padding.reshape(len(metas), -1)).to(device)
+    return to_device(torch.from_numpy(padding.reshape(len(metas), -1)), device)

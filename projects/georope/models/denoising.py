@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from georope.rope.transfer import to_device
 
 from . import box_code
 from .assignment import Targets
@@ -85,9 +88,10 @@ class Denoising:
         slots = max(counts)
         boxes = torch.cat([target.boxes for target in targets]).repeat(self.groups, 1)
         labels = torch.cat([target.labels for target in targets]).repeat(self.groups)
-        sample = torch.cat([torch.full((count, ), i) for i, count in enumerate(counts)]).repeat(self.groups).to(device)
-        first = slots * torch.arange(self.groups).repeat_interleave(sum(counts))
-        slot = (torch.cat([torch.arange(count) for count in counts]).repeat(self.groups) + first).to(device)
+        sample = torch.cat([torch.full((count, ), i) for i, count in enumerate(counts)]).repeat(self.groups)
+        slot = torch.cat([torch.arange(count) for count in counts]).repeat(self.groups)
+        slot += slots * torch.arange(self.groups).repeat_interleave(sum(counts))
+        sample, slot = to_device(torch.stack((sample, slot)), device)
 
         move = (2 * self.sample_noise(len(boxes), device) - 1) * self.noise_scale
         lower, upper = pc_range.chunk(2)
@@ -98,7 +102,7 @@ class Denoising:
         reference_points[sample, slot] = centre
         empty = torch.ones(reference_points.shape[:2], dtype=torch.bool, device=device)
         empty[sample, slot] = False
-        group = torch.arange(self.groups).repeat_interleave(slots)
-        group = torch.cat((group, torch.full((num_query, ), -1))).to(device)
+        group = torch.arange(self.groups, device=device).repeat_interleave(slots)
+        group = F.pad(group, (0, num_query), value=-1)
         mask = (group >= 0) & (group != group[:, None])
         return DenoisingQueries(reference_points, empty, mask, sample, slot, labels, box_code.encode(boxes))

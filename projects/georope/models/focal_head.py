@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from mmdet.structures.bbox import bbox_cxcywh_to_xyxy, bbox_overlaps, bbox_xyxy_to_cxcywh
+from mmdet.structures.bbox import bbox_cxcywh_to_xyxy, bbox_xyxy_to_cxcywh
 from mmdet.utils import reduce_mean
 from mmengine.dist import get_world_size
 from mmengine.model import BaseModule, bias_init_with_prob
@@ -14,7 +14,10 @@ from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
 from georope.registry import MODELS, TASK_UTILS
+from georope.rope.transfer import to_device
 
+from .assignment import solve
+from .boxes_2d import overlaps
 from .cameras import padded_tokens, sample_name
 from .embeddings import inverse_sigmoid
 from .losses import check_predictions
@@ -145,60 +148,62 @@ class FocalHead(BaseModule):
         """
         check_predictions((predictions.logits, predictions.boxes, predictions.centres, predictions.centerness),
                           [sample.metainfo for sample in data_samples], '2D predictions')
-        device = predictions.logits.device
-        images = [image for sample in data_samples for image in self._read(sample, device)]
         height, width = predictions.size
-        scale = predictions.boxes.new_tensor((width, height))
+        images = self._read(data_samples, predictions.logits.device)
+        scale = predictions.boxes.new_full((2, ), height)
+        scale[0] = width
         corners = bbox_cxcywh_to_xyxy(predictions.boxes) * scale.repeat(2)
-        labels = torch.full(predictions.logits.shape[:2], self.num_classes, device=device)
-        matched, boxes, centres = [], [], []
-        for i, truth in enumerate(images):
-            result = self.assigner.assign(
-                InstanceData(scores=predictions.logits[i].detach(), bboxes=corners[i].detach(),
-                             codes=predictions.centres[i].detach()),
-                InstanceData(labels=truth.labels, bboxes=truth.bboxes, codes=truth.centers_2d / scale),
-                dict(img_shape=predictions.size))
-            cells = (result.gt_inds > 0).nonzero()[:, 0]
-            objects = result.gt_inds[cells] - 1
-            labels[i, cells] = truth.labels[objects]
-            matched.append(i * labels.shape[1] + cells)
-            boxes.append(truth.bboxes[objects])
-            centres.append(truth.centers_2d[objects] / scale)
-        matched, boxes, centres = torch.cat(matched), torch.cat(boxes), torch.cat(centres)
+        pairs = solve(self.assigner, [
+            (InstanceData(scores=predictions.logits[i].detach(), bboxes=corners[i].detach(),
+                          codes=predictions.centres[i].detach()),
+             InstanceData(labels=truth.labels, bboxes=truth.bboxes, codes=truth.centers_2d / scale))
+            for i, truth in enumerate(images)], dict(img_shape=predictions.size))
+        matched, objects = to_device(pairs, corners.device)
+        boxes, centres, true_labels = (torch.cat([getattr(truth, name) for truth in images])[objects]
+                                       for name in ('bboxes', 'centers_2d', 'labels'))
+        labels = torch.full((predictions.logits.shape[:2].numel(), ), self.num_classes, device=corners.device)
+        labels[matched] = true_labels
 
-        avg_factor = reduce_mean(scale.new_tensor(len(matched))).clamp(min=1 / get_world_size())
+        num = to_device(torch.tensor(float(len(matched))), corners.device)
+        avg_factor = reduce_mean(num).clamp(min=1 / get_world_size())
         corners = corners.flatten(0, 1)[matched]
-        quality = torch.zeros_like(labels, dtype=corners.dtype).flatten()
-        quality[matched] = bbox_overlaps(boxes, corners.detach(), is_aligned=True)
+        quality = torch.zeros_like(labels, dtype=corners.dtype)
+        quality[matched] = overlaps(boxes, corners.detach())[0]
         heat = torch.stack([self._heat_map(truth, predictions.size) for truth in images])
         # The bounds of the reference: without them a sure cell has no finite loss.
         centerness = predictions.centerness.sigmoid().clamp(1e-4, 1 - 1e-4)
         return dict(
-            enc_loss_cls=self.loss_cls2d(predictions.logits.flatten(0, 1), (labels.flatten(), quality),
+            enc_loss_cls=self.loss_cls2d(predictions.logits.flatten(0, 1), (labels, quality),
                                          avg_factor=avg_factor),
             enc_loss_bbox=self.loss_bbox2d(predictions.boxes.flatten(0, 1)[matched],
                                            bbox_xyxy_to_cxcywh(boxes / scale.repeat(2)), avg_factor=avg_factor),
             enc_loss_iou=self.loss_iou2d(corners, boxes, avg_factor=avg_factor),
-            centers2d_losses=self.loss_centers2d(predictions.centres.flatten(0, 1)[matched], centres,
+            centers2d_losses=self.loss_centers2d(predictions.centres.flatten(0, 1)[matched], centres / scale,
                                                  avg_factor=avg_factor),
             centerness_losses=self.loss_centerness(centerness, heat.flatten(1), avg_factor=avg_factor))
 
-    def _read(self, sample, device: torch.device) -> list[InstanceData]:
-        """The 2D labels of a sample's cameras on ``device``."""
-        name = sample_name(sample.metainfo)
-        if 'gt_cameras' not in sample:
-            raise ValueError(f'sample {name} has no 2D labels for img_roi_head: the info file lacks cam_instances '
-                             '(tools/create_data.py writes them), or LoadCameraAnnotations is missing in the pipeline')
-        cameras = []
-        for i, truth in enumerate(sample.gt_cameras):
-            truth = truth.to(device)
-            good = truth.bboxes.isfinite().all() & truth.centers_2d.isfinite().all()
-            if not good or not ((truth.labels >= 0) & (truth.labels < self.num_classes)).all():
-                raise ValueError(f'sample {name}, camera {i}: 2D boxes and centres must be finite and labels below '
-                                 f'{self.num_classes}, but they are {truth.bboxes.tolist()}, '
-                                 f'{truth.centers_2d.tolist()}, {truth.labels.tolist()}')
-            cameras.append(truth)
-        return cameras
+    def _read(self, data_samples: Sequence, device: torch.device) -> list[InstanceData]:
+        """The 2D labels of all cameras of all samples on ``device``."""
+        images = []
+        for sample in data_samples:
+            name = sample_name(sample.metainfo)
+            if 'gt_cameras' not in sample:
+                raise ValueError(f'sample {name} has no 2D labels for img_roi_head: the info file lacks cam_instances '
+                                 '(tools/create_data.py writes them), or LoadCameraAnnotations is missing in the '
+                                 'pipeline')
+            for i, truth in enumerate(sample.gt_cameras):
+                truth = truth.to('cpu')
+                good = truth.bboxes.isfinite().all() & truth.centers_2d.isfinite().all()
+                if not good or not ((truth.labels >= 0) & (truth.labels < self.num_classes)).all():
+                    raise ValueError(f'sample {name}, camera {i}: 2D boxes and centres must be finite and labels below '
+                                     f'{self.num_classes}, but they are {truth.bboxes.tolist()}, '
+                                     f'{truth.centers_2d.tolist()}, {truth.labels.tolist()}')
+                images.append(truth)
+        counts = [len(truth) for truth in images]
+        moved = (to_device(torch.cat([getattr(truth, name) for truth in images]), device).split(counts)
+                 for name in ('bboxes', 'centers_2d', 'labels'))
+        return [InstanceData(bboxes=bboxes, centers_2d=centers_2d, labels=labels)
+                for bboxes, centers_2d, labels in zip(*moved)]
 
     def _heat_map(self, truth: InstanceData, size: tuple[int, int]) -> Tensor:
         """(H, W): 1 at the cells of the centres, falling off as far as the nearest side of the 2D box; all classes."""

@@ -5,11 +5,12 @@ from mmdet3d.structures.det3d_data_sample import SampleList
 from torch import Tensor, nn
 
 from georope.registry import MODELS
+from georope.rope.transfer import to_device
 
 
 @MODELS.register_module()
 class GridMask(nn.Module):
-    """Black out squares on a regular grid (arXiv 2001.04086), a batch augmentation of ``Det3DDataPreprocessor``.
+    """Black out squares on a regular grid (arXiv 2001.04086), a batch augmentation of the preprocessor.
 
     What stays are horizontal and vertical stripes ``ratio`` of the grid's period wide; the squares between them become
     0, the mean colour of normalised images. Each image of a batch has its own period (2 pixels to its height), offset
@@ -36,7 +37,9 @@ class GridMask(nn.Module):
         if self.last_frames is not None:
             masked[:, :-self.last_frames] = False
         rows, columns = (self._stripes(size, period, stripe) for size in (height, width))
-        keep = rows[..., :, None] | columns[..., None, :] | ~masked[..., None, None]
+        lines = to_device(torch.cat((rows | ~masked[..., None], columns), dim=-1), imgs.device)
+        rows, columns = lines.split((height, width), dim=-1)
+        keep = rows[..., :, None] | columns[..., None, :]
         return imgs * keep[..., None, :, :].to(imgs), data_samples
 
     @staticmethod

@@ -1,12 +1,15 @@
-"""Losses that mmdet has only with a compiled CUDA operator, and the checks that all is finite."""
+"""mmdet's losses without compiled CUDA operators or waits for the device, and the checks that all is finite."""
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import torch
 from mmdet.models.losses import FocalLoss as MMDetFocalLoss
+from mmdet.models.losses import L1Loss as MMDetL1Loss
+from mmdet.models.losses import l1_loss
 from mmdet.models.losses.focal_loss import py_sigmoid_focal_loss
-from torch import Tensor
+from mmdet.models.losses.utils import weight_reduce_loss
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from georope.registry import MODELS
@@ -41,3 +44,35 @@ class FocalLoss(MMDetFocalLoss):
         one_hot = F.one_hot(target, pred.shape[-1] + 1)[:, :-1]
         return self.loss_weight * py_sigmoid_focal_loss(
             pred, one_hot, weight, gamma=self.gamma, alpha=self.alpha, reduction=self.reduction, avg_factor=avg_factor)
+
+
+@MODELS.register_module()
+class L1Loss(MMDetL1Loss):
+    """mmdet's, without its question on the host whether any weight is positive."""
+
+    def forward(self, pred: Tensor, target: Tensor, weight: Tensor = None, avg_factor: float = None) -> Tensor:
+        """pred, target, weight (n, d) -> scalar."""
+        return self.loss_weight * l1_loss(pred, target, weight, reduction=self.reduction, avg_factor=avg_factor)
+
+
+@MODELS.register_module()
+class QualityFocalLoss(nn.Module):
+    """mmdet's, computed for all rows at once instead of for those that it picks out, with the qualities as targets.
+
+    Args:
+        beta: exponent of the distance between sigmoid and quality.
+        loss_weight: factor of the loss.
+    """
+
+    def __init__(self, beta: float = 2.0, loss_weight: float = 1.0) -> None:
+        super().__init__()
+        self.beta, self.loss_weight = beta, loss_weight
+
+    def forward(self, pred: Tensor, target: tuple[Tensor, Tensor], avg_factor: float = None) -> Tensor:
+        """pred (n, classes) logits, target: labels (n,), ``classes`` for background, and qualities (n,) -> scalar."""
+        labels, quality = target
+        one_hot = F.one_hot(labels, pred.shape[-1] + 1)[:, :-1].bool()
+        wanted = torch.where(one_hot, quality[:, None], 0)
+        loss = F.binary_cross_entropy_with_logits(pred, wanted, reduction='none')
+        loss = (loss * (wanted - pred.sigmoid()).abs().pow(self.beta)).sum(1)
+        return self.loss_weight * weight_reduce_loss(loss, avg_factor=avg_factor)

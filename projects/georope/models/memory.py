@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from georope.rope.transfer import to_device
+
 from .cameras import sample_name
 
 
@@ -22,6 +24,8 @@ class Frames:
     Attributes:
         names: sample tokens, for messages.
         poses: (B, 4, 4) float64, LiDAR -> global, BEV augmentation included.
+        inverses: (B, 4, 4) float64, global -> LiDAR.
+        seconds: (B, 1) float64, ``times``.
         scenes: scene tokens.
         times: seconds; what is their zero does not matter within a scene.
         continued: whether a lane's previous frame is the one before this one.
@@ -29,6 +33,8 @@ class Frames:
 
     names: list[str]
     poses: Tensor
+    inverses: Tensor
+    seconds: Tensor
     scenes: list[str]
     times: list[float]
     continued: list[bool]
@@ -55,14 +61,12 @@ class Frames:
             if not np.isfinite(meta['timestamp']):
                 raise ValueError(f'sample {sample_name(meta)}: timestamp is {meta["timestamp"]}')
             poses.append(pose)
-        return cls([sample_name(meta) for meta in metas], torch.from_numpy(np.stack(poses)).to(device),
-                   [meta['scene_token'] for meta in metas], [float(meta['timestamp']) for meta in metas],
-                   [bool(meta['prev_exists']) for meta in metas])
-
-    @property
-    def seconds(self) -> Tensor:
-        """``times`` (B, 1), float64."""
-        return torch.tensor(self.times, dtype=torch.float64, device=self.poses.device)[:, None]
+        times = [float(meta['timestamp']) for meta in metas]
+        matrices = np.stack((poses, np.linalg.inv(poses)), axis=1).reshape(len(metas), 32)
+        packed = to_device(torch.from_numpy(np.column_stack((matrices, times))), device)
+        poses, inverses = packed[:, :32].unflatten(1, (2, 4, 4)).unbind(1)
+        return cls([sample_name(meta) for meta in metas], poses, inverses, packed[:, 32:],
+                   [meta['scene_token'] for meta in metas], times, [bool(meta['prev_exists']) for meta in metas])
 
 
 @dataclass(frozen=True)
@@ -88,13 +92,22 @@ class Slots:
     @property
     def empty(self) -> Tensor:
         """bool (B, M)."""
-        filled = torch.tensor(self.filled, device=self.points.device)
+        filled = to_device(torch.tensor(self.filled), self.points.device)
         return torch.arange(self.points.shape[1], device=self.points.device) >= filled[:, None]
 
     def seen_from(self, transform: Tensor, times: Tensor) -> Slots:
         """The same in other coordinates: ``transform`` (B, 4, 4) maps to them, ``times`` (B, M) replace the old."""
-        points = (transform[:, None, :3, :3] @ self.points[..., None])[..., 0] + transform[:, None, :3, 3]
+        points = self.points @ transform[:, :3, :3].mT + transform[:, None, :3, 3]
         return replace(self, points=points, poses=transform[:, None] @ self.poses, times=times)
+
+    def where(self, lanes: Sequence[bool], others: Slots) -> Slots:
+        """These in some lanes, ``others`` in the rest."""
+        mask = to_device(torch.tensor(lanes), self.points.device)
+        # A choice, not a product: 0 * NaN is NaN.
+        chosen = (torch.where(mask.view(-1, *[1] * (own.dim() - 1)), own, other)
+                  for own, other in zip(self.tensors(), others.tensors()))
+        return Slots(*chosen, filled=tuple(
+            own if lane else other for lane, own, other in zip(lanes, self.filled, others.filled)))
 
     def tensors(self) -> list[Tensor]:
         return [getattr(self, field.name) for field in fields(self) if field.name != 'filled']
@@ -142,16 +155,12 @@ class Memory:
             self.reset()
             self._last = [None] * len(frames.scenes)
         anew = [self._starts(frames, lane) for lane in range(len(self._last))]
-        slots = self._start(frames, start_points, channels)
-        if self._kept is not None:
-            kept = Slots(*(x[:, :self.length] for x in self._kept.tensors()), filled=self._kept.filled)
-            kept = kept.seen_from(torch.linalg.inv(frames.poses), frames.seconds - kept.times)
-            lanes = torch.tensor(anew, device=frames.poses.device)
-            # A choice, not a product: 0 * NaN is NaN.
-            chosen = (torch.where(lanes.view(-1, *[1] * (old.dim() - 1)), new, old)
-                      for new, old in zip(slots.tensors(), kept.tensors()))
-            slots = Slots(*chosen, filled=tuple(
-                new if start else min(old, self.length) for start, new, old in zip(anew, slots.filled, kept.filled)))
+        slots = self._start(frames, start_points, channels) if any(anew) else None
+        if not all(anew):
+            kept = Slots(*(x[:, :self.length] for x in self._kept.tensors()),
+                         filled=tuple(min(filled, self.length) for filled in self._kept.filled))
+            kept = kept.seen_from(frames.inverses, frames.seconds - kept.times)
+            slots = kept if slots is None else slots.where(anew, kept)
         self._current = frames, slots
         return slots
 

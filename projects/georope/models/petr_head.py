@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from georope.registry import MODELS, TASK_UTILS
 from georope.rope import Rays, RoPE3D, Rotation
+from georope.rope.transfer import to_device
 
 from . import box_code
 from .assignment import Targets, match, read_targets
@@ -260,16 +261,16 @@ class PETRHead(BaseModule):
         positives = sum(min(len(target.labels), self.num_predictions) for target in targets)
         noisy = 0 if denoising is None else len(denoising.labels)
         # Made whatever this rank's objects: no rank waits for another.
-        totals = reduce_mean(results['logits'].new_tensor((positives, noisy)))
+        totals = reduce_mean(to_device(torch.tensor((positives, noisy), dtype=torch.float32), self.pc_range.device))
         least = 1 / get_world_size()  # one object over all ranks
         num_positives, num_noisy = totals.clamp(min=least)
 
         losses = {}
         layers = len(results['logits'])
-        for i in range(layers):
+        matches = match(self.assigner, results['logits'], results['codes'], targets, self.code_weights)
+        for i, (labels, positive, true_codes) in enumerate(zip(*matches)):
             prefix = '' if i == layers - 1 else f'd{i}.'
             logits, codes = results['logits'][i], results['codes'][i]
-            labels, positive, true_codes = match(self.assigner, logits, codes, targets, self.code_weights)
             losses[f'{prefix}loss_cls'] = self.loss_cls(
                 logits.flatten(0, 1), labels.flatten(), avg_factor=num_positives)
             losses[f'{prefix}loss_bbox'] = self._box_loss(codes.flatten(0, 1)[positive], true_codes, num_positives)
@@ -308,8 +309,8 @@ class PETRHead(BaseModule):
     def _embed_image(self, features: Tensor, metas: Sequence[dict], chosen: Tensor | None) -> ImageTokens:
         """The image tokens; arguments as in ``forward``."""
         _, cameras, _, *size = features.shape
-        lidar2img = stack_matrices(metas, 'lidar2img', cameras, 4, features.device)
-        rays = Rays.from_lidar2img(lidar2img, size, self.stride).to(torch.float32)
+        lidar2img = stack_matrices(metas, 'lidar2img', cameras, 4)
+        rays = Rays.from_lidar2img(lidar2img, size, self.stride, features.device, torch.float32)
         padding = padded_tokens(metas, cameras, size, self.stride, features.device)
         tokens = features.flatten(3).transpose(2, 3).flatten(1, 2)
         if chosen is not None:
@@ -336,8 +337,8 @@ class PETRHead(BaseModule):
     def _focal_lengths(self, metas: Sequence[dict], cameras: int, per_camera: int, chosen: Tensor | None,
                        device: torch.device) -> Tensor:
         """Of each token: (B, L, 2), pixels; negative where an image is flipped."""
-        cam2img = stack_matrices(metas, 'cam2img', cameras, 3, device)
-        focal_lengths = cam2img.diagonal(dim1=-2, dim2=-1)[..., :2]
+        cam2img = stack_matrices(metas, 'cam2img', cameras, 3)
+        focal_lengths = to_device(cam2img.diagonal(dim1=-2, dim2=-1)[..., :2].float(), device)
         if self.compat:
             focal_lengths = focal_lengths.repeat(1, per_camera, 1)
         else:
@@ -379,8 +380,8 @@ class PETRHead(BaseModule):
         """How unlikely the encoding finds the depths of tokens that see an object's centre, averaged as in ``loss``."""
         points = pad_sequence([target.boxes[:, :3] for target in targets], batch_first=True, padding_value=torch.nan)
         unlikely = self.encoding.depth_loss(image.frame, image.content, points, image.padding)
-        seen = reduce_mean(unlikely.new_tensor(len(unlikely))).clamp(min=1 / get_world_size())
-        return self.encoding.depth_loss_weight * unlikely.sum() / seen
+        seen = reduce_mean(to_device(torch.tensor(float(len(unlikely))), unlikely.device))
+        return self.encoding.depth_loss_weight * unlikely.sum() / seen.clamp(min=1 / get_world_size())
 
     def _box_loss(self, codes: Tensor, true_codes: Tensor, avg_factor: Tensor) -> Tensor:
         """L1 loss of codes (n, 10) with code weights; an unknown velocity has weight 0."""

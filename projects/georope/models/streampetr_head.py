@@ -101,7 +101,8 @@ class StreamPETRHead(PETRHead):
                                 queries.content.shape[-1])
         with torch.autocast(device.type, enabled=False):
             lower, upper = self.pc_range.chunk(2)
-            reference = ((slots.points - lower) / (upper - lower)).float()  # not clamped
+            points = slots.points.float()
+            reference = (points - lower) / (upper - lower)  # not clamped
             motion, age = self._embed_motion(slots)
             still, now = self._embed_motion(_this_frame(device))
 
@@ -123,17 +124,16 @@ class StreamPETRHead(PETRHead):
         return Queries(
             torch.cat((content, old_content[:, :first]), dim=1), torch.cat((position, old_position[:, :first]), dim=1),
             torch.cat((queries.reference, reference[:, :first]), dim=1), mask, padding, old_content[:, first:],
-            old_position[:, first:], slots.points[:, first:].float(),
+            old_position[:, first:], points[:, first:],
             torch.cat((torch.zeros_like(queries.reference[..., 0]), -slots.times.float()), dim=1))
 
     def _embed_motion(self, slots: Slots) -> tuple[Tensor, Tensor]:
-        """Conditions (B, M, 180) and sines of the age (B, M, C) for slots; float64 up to the sines."""
-        velocity = slots.velocity.double()
+        """Conditions (B, M, 180) and sines of the age (B, M, C) for slots."""
+        velocity, age, poses = slots.velocity, slots.times.float(), slots.poses[..., :3, :].float()
         if not self.compat:
-            velocity = (slots.poses[..., :2, :2] @ velocity[..., None])[..., 0]
-        motion = torch.cat((velocity, slots.times[..., None], slots.poses[..., :3, :].flatten(-2)), dim=-1)
-        channels = self.time_embedding[0].in_features
-        return nerf_embedding(motion.float()), sine_embedding(slots.times, channels).float()
+            velocity = (poses[..., :2, :2] * velocity[..., None, :]).sum(-1)
+        motion = torch.cat((velocity, age[..., None], poses.flatten(-2)), dim=-1)
+        return nerf_embedding(motion), sine_embedding(age, self.time_embedding[0].in_features)
 
 
 def _this_frame(device: torch.device) -> Slots:

@@ -292,8 +292,9 @@ class WorldRoPE(PredictedRoPE):
         with torch.autocast(features.device.type, enabled=False):
             depths = frame.rays.locate(F.pad(points, (0, 0, 0, 1), value=torch.nan)).amin(-1)  # n may be 0
             seen = depths.isfinite() if padding is None else depths.isfinite() & ~padding
-            features = features.to(depths.dtype)[seen]
-            return torch.stack([predictor.negative_log_likelihood(features, depths[seen])
+            tokens = seen.flatten().nonzero()[:, 0]  # once: the host waits for their number
+            features, depths = features.to(depths.dtype).flatten(0, 1)[tokens], depths.flatten()[tokens]
+            return torch.stack([predictor.negative_log_likelihood(features, depths)
                                 for predictor in self.predictors]).mean(0)
 
     def _rotate(self, frame: Frame, support: tuple[Tensor, Tensor, Tensor], features: Tensor) -> Rotation:
@@ -339,11 +340,13 @@ class GTA(NoEncoding):
 
     def prepare(self, rays: Rays) -> Transform:
         with torch.autocast(rays.origins.device.type, enabled=False):
-            size = rays.pixels.new_tensor(rays.image_size)
-            phase = ((rays.pixels / size)[..., None] * self.frequencies).flatten(-2)[:, None]  # (B, 1, L, pairs)
+            width, height = rays.image_size
+            share = torch.stack((rays.pixels[..., 0] / width, rays.pixels[..., 1] / height), dim=-1)
+            phase = (share[..., None] * self.frequencies).flatten(-2)[:, None]  # (B, 1, L, pairs)
             columns = (*self._camera(rays), rays.origins / self.metres)
-            last = rays.pixels.new_tensor((0, 0, 0, 1)).expand(*rays.pixels.shape[:2], 1, 4)
-            return Transform(torch.cat((torch.stack(columns, dim=-1), last), dim=-2), Rotation.from_phase(phase))
+            matrix = F.pad(torch.stack(columns, dim=-1), (0, 0, 0, 1))
+            matrix[..., 3, 3] = 1
+            return Transform(matrix, Rotation.from_phase(phase))
 
     def _camera(self, rays: Rays) -> tuple[Tensor, Tensor, Tensor]:
         """Columns of the rotation from camera to LiDAR: right, down, ahead. A flip of the image does not flip it."""
@@ -361,7 +364,8 @@ class PRoPE(GTA):
 
     def _camera(self, rays: Rays) -> tuple[Tensor, Tensor, Tensor]:
         """Columns of the inverse projection."""
-        size = rays.pixels.new_tensor(rays.image_size)
+        width, height = rays.image_size
         along_u, along_v = rays.footprints.unbind(-2)
-        u, v = (size / 2 - rays.pixels).split(1, dim=-1)
-        return size[0] * along_u, size[1] * along_v, rays.directions + u * along_u + v * along_v
+        u, v = rays.pixels.split(1, dim=-1)
+        ahead = rays.directions + (width / 2 - u) * along_u + (height / 2 - v) * along_v
+        return width * along_u, height * along_v, ahead

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from .transfer import to_device
+
 
 @dataclass(frozen=True)
 class Rays:
@@ -31,7 +33,8 @@ class Rays:
     image_size: tuple[float, float]
 
     @classmethod
-    def from_lidar2img(cls, lidar2img: Tensor, feature_size: tuple[int, int], stride: float = 16) -> Rays:
+    def from_lidar2img(cls, lidar2img: Tensor, feature_size: tuple[int, int], stride: float = 16,
+                       device: torch.device | None = None, dtype: torch.dtype | None = None) -> Rays:
         """Lift the centres ``((column + .5) * stride, (row + .5) * stride)`` of a feature map's cells.
 
         Args:
@@ -39,10 +42,13 @@ class Rays:
                 (negative focal length), crops, skew and scale need no special case.
             feature_size: rows and columns (H, W) of the feature map.
             stride: pixels of the augmented image per cell.
+            device: of the rays; None for that of ``lidar2img``. Matrices on the CPU are inverted and checked there, and
+                the host need not wait for a GPU.
+            dtype: of the rays; None for that of ``lidar2img``, float32 at least.
 
         Returns:
-            Rays of L = N * H * W tokens in the order (camera, row, column). The inverse is taken in float64; the result
-            has the dtype of ``lidar2img``, float32 at least, whatever autocast says.
+            Rays of L = N * H * W tokens in the order (camera, row, column). They are computed in float64, whatever
+            autocast says, where ``lidar2img`` is, and rounded then.
 
         Raises:
             ValueError: if ``lidar2img`` is not (B, N, 4, 4), or a camera's matrix is singular or not finite.
@@ -50,8 +56,9 @@ class Rays:
         if lidar2img.dim() != 4 or lidar2img.shape[-2:] != (4, 4):
             raise ValueError(f'lidar2img must be (B, N, 4, 4), not {tuple(lidar2img.shape)}')
         rows, columns = feature_size
-        dtype = torch.promote_types(lidar2img.dtype, torch.float32)
-        with torch.autocast(lidar2img.device.type, enabled=False):
+        device = lidar2img.device if device is None else device
+        dtype = torch.promote_types(lidar2img.dtype, torch.float32) if dtype is None else dtype
+        with torch.autocast(device.type, enabled=False):
             img2lidar, info = torch.linalg.inv_ex(lidar2img.double())
             bad = (info != 0) | ~img2lidar.isfinite().all(-1).all(-1)
             if bad.any():
@@ -62,12 +69,15 @@ class Rays:
             m1, m2, m3, m4 = img2lidar[..., :3, :].unbind(-1)  # columns, each (B, N, 3)
             directions = (m1[:, :, None, None] * u[:, None] + m2[:, :, None, None] * v[:, None, None]
                           + m3[:, :, None, None])  # (B, N, H, W, 3)
+            directions, columns_of_cameras, pixels = (to_device(x.to(dtype), device) for x in (
+                directions, torch.stack((m1, m2, m4)), torch.cat((u, v))))
+            (m1, m2, m4), (u, v) = columns_of_cameras, pixels.split((columns, rows))
             tokens = rows * columns
             origins = m4.repeat_interleave(tokens, dim=1)
             footprints = torch.stack((m1, m2), dim=2).repeat_interleave(tokens, dim=1)
             pixels = torch.stack((u.repeat(rows), v.repeat_interleave(columns)), dim=-1).repeat(*lidar2img.shape[:2], 1)
-            return cls(origins.to(dtype), directions.flatten(1, 3).to(dtype), footprints.to(dtype), pixels.to(dtype),
-                       stride ** 2 / 12, (columns * stride, rows * stride))
+            return cls(origins, directions.flatten(1, 3), footprints, pixels, stride ** 2 / 12,
+                       (columns * stride, rows * stride))
 
     def points(self, depths: Sequence[float] | Tensor) -> Tensor:
         """Points on every ray: (B, L, len(depths), 3), metres, LiDAR frame."""

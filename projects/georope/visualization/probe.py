@@ -135,8 +135,8 @@ def probe(model: nn.Module, data: dict, truth: Boxes | None = None, run: bool = 
     batch = model.data_preprocessor(pseudo_collate([data]))
     imgs = batch['inputs']['imgs']
     grid = (len(images), *(-(-size // head.stride) for size in imgs.shape[-2:]))
-    lidar2img = stack_matrices([sample.metainfo], 'lidar2img', len(images), 4, imgs.device)
-    rays = Rays.from_lidar2img(lidar2img, grid[1:], head.stride).to(torch.float32)
+    lidar2img = stack_matrices([sample.metainfo], 'lidar2img', len(images), 4)
+    rays = Rays.from_lidar2img(lidar2img, grid[1:], head.stride, imgs.device, torch.float32)
     lower, upper = head.pc_range.chunk(2)
     starts = [head.reference_points.weight]
     if hasattr(head, 'pseudo_reference_points'):
