@@ -202,6 +202,11 @@ class PredictedRoPE(RoPE3D):
             frame.shared = rotation
         return rotation
 
+    def _mean(self, *parts: Tensor) -> Rotation:
+        """Of real and imaginary ``parts`` (B, L, distinct bands)."""
+        cos, sin = (self.bands.spread(part).transpose(1, 2) for part in parts)
+        return Rotation(cos, sin, rotate_values=self.rotate_values)
+
 
 class LearnedDepth(PredictedRoPE):
     """URoPE's ablation: every token at one predicted depth, without doubt. Start at ``anchors=[depth]``."""
@@ -228,8 +233,7 @@ class RayRoPE(LearnedDepth):
         depth, half = support
         phase = frame.origin + depth * frame.along
         mean = torch.sinc(half * frame.along / torch.pi)
-        cos, sin = (self.bands.spread(mean * x).transpose(1, 2) for x in (phase.cos(), phase.sin()))
-        return Rotation(cos, sin, rotate_values=self.rotate_values)
+        return self._mean(mean * phase.cos(), mean * phase.sin())
 
 
 class WorldRoPE(PredictedRoPE):
@@ -277,8 +281,8 @@ class WorldRoPE(PredictedRoPE):
         if self.query_deviation is None:
             return rotation
         vectors = self.bands.vectors.to(rotation.cos.dtype)
-        damping = torch.exp(-0.5 * (vectors * self.query_deviation).square().sum(-1))
-        return Rotation.from_coefficients(damping * rotation.coefficients, self.rotate_values)
+        damping = torch.exp(-0.5 * (vectors * self.query_deviation).square().sum(-1))[:, None]
+        return Rotation(damping * rotation.cos, damping * rotation.sin, rotate_values=self.rotate_values)
 
     def depth_loss(self, frame: Frame, features: Tensor, points: Tensor, padding: Tensor | None = None) -> Tensor:
         """Negative log likelihood of the depth of tokens that see a point, the nearest of several: (tokens,), the mean
@@ -297,8 +301,7 @@ class WorldRoPE(PredictedRoPE):
                                 for predictor in self.predictors]).mean(0)
 
     def _rotate(self, frame: Frame, support: tuple[Tensor, Tensor, Tensor], features: Tensor) -> Rotation:
-        mean = self.bands.spread(expected_rotation(*support, frame.origin, frame.along, frame.patch))
-        rotation = Rotation.from_coefficients(mean, self.rotate_values)
+        rotation = self._mean(*expected_rotation(*support, frame.origin, frame.along, frame.patch))
         rotation.temperature = self._temperature(rotation, features)
         return rotation
 
@@ -308,7 +311,7 @@ class WorldRoPE(PredictedRoPE):
             return None
         if self.temperature == 'learned':
             return self.log_scale.exp()
-        pairs = torch.view_as_real(rotation.coefficients.transpose(1, 2))
+        pairs = rotation.coefficients.transpose(1, 2)
         mean_square = torch.linalg.vector_norm(pairs, dim=(-2, -1)).square()[..., None] / pairs.shape[-2]
         key_rms = (mean_square + 1e-4).rsqrt().clamp(max=self.max_temperature)
         if self.temperature == 'token':
