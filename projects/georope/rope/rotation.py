@@ -16,7 +16,7 @@ LEAST_EXPONENT = -60.0
 CACHED = 2 ** 17  # numbers in a block of tokens, see _blocks
 
 # Whether torch.compile or torch.export read the code: they get plain formulas, which compilers derive and fuse.
-# torch before 2.2 does not tell.
+# torch 2.1 does not tell.
 _compiling = getattr(torch.compiler, 'is_compiling', lambda: False)
 
 
@@ -173,11 +173,11 @@ def _multiply(x: Tensor, coefficients: Tensor, temperature: Tensor | None = None
                          'and of the attention must agree')
     if not _compiling():
         return _Product.apply(x, coefficients, temperature, conjugate)
-    cos, sin = coefficients.unbind(-1)
-    sin = -sin if conjugate else sin
-    x1, x2 = x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(-1, (-1, 2)).unbind(-1)
+    cos, sin = coefficients[..., 0], coefficients[..., 1] * (-1 if conjugate else 1)
+    dtype, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))
+    x1, x2 = x[..., ::2], x[..., 1::2]
     product = torch.stack((cos * x1 - sin * x2, sin * x1 + cos * x2), dim=-1).flatten(-2)
-    return (product if temperature is None else product * temperature).to(x.dtype)
+    return (product if temperature is None else product * temperature).to(dtype)
 
 
 class _Product(torch.autograd.Function):
