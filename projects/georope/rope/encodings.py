@@ -202,11 +202,6 @@ class PredictedRoPE(RoPE3D):
             frame.shared = rotation
         return rotation
 
-    def _mean(self, *parts: Tensor) -> Rotation:
-        """Of real and imaginary ``parts`` (B, L, distinct bands)."""
-        cos, sin = (self.bands.spread(part).transpose(1, 2) for part in parts)
-        return Rotation(cos, sin, rotate_values=self.rotate_values)
-
 
 class LearnedDepth(PredictedRoPE):
     """URoPE's ablation: every token at one predicted depth, without doubt. Start at ``anchors=[depth]``."""
@@ -233,7 +228,8 @@ class RayRoPE(LearnedDepth):
         depth, half = support
         phase = frame.origin + depth * frame.along
         mean = torch.sinc(half * frame.along / torch.pi)
-        return self._mean(mean * phase.cos(), mean * phase.sin())
+        cos, sin = (self.bands.spread(mean * x).transpose(1, 2) for x in (phase.cos(), phase.sin()))
+        return Rotation(cos, sin, rotate_values=self.rotate_values)
 
 
 class WorldRoPE(PredictedRoPE):
@@ -301,7 +297,8 @@ class WorldRoPE(PredictedRoPE):
                                 for predictor in self.predictors]).mean(0)
 
     def _rotate(self, frame: Frame, support: tuple[Tensor, Tensor, Tensor], features: Tensor) -> Rotation:
-        rotation = self._mean(*expected_rotation(*support, frame.origin, frame.along, frame.patch))
+        mean = expected_rotation(*support, frame.origin, frame.along, frame.patch).flatten(-2)
+        rotation = Rotation.from_coefficients(self.bands.spread(mean, 2).unflatten(-1, (-1, 2)), self.rotate_values)
         rotation.temperature = self._temperature(rotation, features)
         return rotation
 

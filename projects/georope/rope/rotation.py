@@ -5,7 +5,7 @@ Neighbouring channels ``x1, x2`` form a pair, which turns to ``cos x1 - sin x2, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import repeat
 
 import torch
@@ -28,17 +28,25 @@ class Rotation:
         cos, sin: (B, 1 or heads, L, pairs), float32 or float64. An unrotated pair has cos 1, sin 0.
         temperature: scale of the keys, broadcastable to (B, heads, L, 1), or None.
         rotate_values: whether values turn with their keys and outputs are turned back by the query (V/O rotation).
+        coefficients: (B, L, 1 or heads, pairs, 2), both in the memory order of projected tokens; made of cos and sin,
+            which then are views of it.
     """
 
     cos: Tensor
     sin: Tensor
     temperature: Tensor | None = None
     rotate_values: bool = True
+    coefficients: Tensor | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        # Once for all layers, in the memory order of projected tokens: (B, L, 1 or heads, pairs, 2).
-        self.coefficients = torch.stack((self.cos.transpose(1, 2), self.sin.transpose(1, 2)), dim=-1)
+        if self.coefficients is None:
+            self.coefficients = torch.stack((self.cos.transpose(1, 2), self.sin.transpose(1, 2)), dim=-1)
         self.cos, self.sin = self.coefficients.transpose(1, 2).unbind(-1)
+
+    @classmethod
+    def from_coefficients(cls, coefficients: Tensor, rotate_values: bool = True) -> Rotation:
+        """Of ``coefficients`` (B, L, 1 or heads, pairs, 2)."""
+        return cls(None, None, rotate_values=rotate_values, coefficients=coefficients)
 
     @classmethod
     def from_phase(cls, phase: Tensor, rotate_values: bool = True) -> Rotation:
@@ -81,7 +89,7 @@ class Transform:
 
 
 def expected_rotation(weights: Tensor, depths: Tensor, deviations: Tensor, origin: Tensor, along: Tensor,
-                      patch: Tensor) -> tuple[Tensor, Tensor]:
+                      patch: Tensor) -> Tensor:
     """The mean of ``e^{i w.X}`` over a mixture of Gaussians in depth and the patch's extent (METHOD section 4):
 
         c(w) = sum_m pi_m exp(-1/2 [(mu_m^2 + sigma_m^2) A + sigma_m^2 B]) exp(i (w.o + mu_m w.r)),   B = (w.r)^2
@@ -91,18 +99,13 @@ def expected_rotation(weights: Tensor, depths: Tensor, deviations: Tensor, origi
         origin, along, patch: (B, L, bands): ``w.o`` (rad), ``w.r`` (rad/m) and A (rad^2/m^2).
 
     Returns:
-        Real and imaginary part, each (B, L, bands).
+        (B, L, bands, 2), real and imaginary part.
     """
     inputs = weights, depths, deviations, origin, along, patch
-    return _mean(*inputs) if _compiling() else _ExpectedRotation.apply(*inputs)
-
-
-def _mean(*inputs: Tensor) -> tuple[Tensor, Tensor]:
-    cos, sin = torch.zeros_like(inputs[4]), torch.zeros_like(inputs[4])
-    for weight, _, _, attenuation, phase in _terms(*inputs, inputs[4].square()):
-        attenuation = attenuation * weight
-        cos, sin = torch.addcmul(cos, attenuation, phase.cos()), torch.addcmul(sin, attenuation, phase.sin())
-    return cos, sin
+    if not _compiling():
+        return _ExpectedRotation.apply(*inputs)
+    terms = ((weight * attenuation, phase) for weight, _, _, attenuation, phase in _terms(*inputs, along.square()))
+    return sum(torch.stack((size * phase.cos(), size * phase.sin()), dim=-1) for size, phase in terms)
 
 
 class _ExpectedRotation(torch.autograd.Function):
@@ -112,18 +115,22 @@ class _ExpectedRotation(torch.autograd.Function):
     @staticmethod
     def forward(ctx, *inputs):
         ctx.save_for_backward(*inputs)
-        totals = torch.empty_like(inputs[4]), torch.empty_like(inputs[4])
-        for cos, sin, *block in _blocks(*totals, *inputs):
-            for total, mean in zip((cos, sin), _mean(*block)):
-                total.copy_(mean)
-        return totals
+        mean = inputs[4].new_empty(*inputs[4].shape, 2)
+        for total, *block in _blocks(mean, *inputs):
+            cos, sin = torch.zeros_like(block[4]), torch.zeros_like(block[4])
+            for weight, _, _, attenuation, phase in _terms(*block, block[4].square()):
+                attenuation *= weight
+                cos.addcmul_(attenuation, phase.cos())
+                sin.addcmul_(attenuation, phase.sin_())
+            torch.complex(cos, sin, out=torch.view_as_complex(total))
+        return mean
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, to_cos, to_sin):
+    def backward(ctx, grad):
         inputs = ctx.saved_tensors
         results = [torch.zeros_like(x) if i < 3 or ctx.needs_input_grad[i] else None for i, x in enumerate(inputs)]
-        for grad_cos, grad_sin, *block in _blocks(to_cos, to_sin, *inputs, *results):
+        for grad_cos, grad_sin, *block in _blocks(*grad.unbind(-1), *inputs, *results):
             grad_cos, grad_sin = grad_cos.contiguous(), grad_sin.contiguous()
             along, patch = block[4:6]
             square = along.square()
@@ -184,7 +191,7 @@ class _Product(torch.autograd.Function):
     """Written out for two reasons. Unless compiled, one product of complex numbers is three times as fast on a CPU as
     what replaces it in real ones, four products and two sums of every other number; and autograd would keep ``x`` for
     the gradient in c: this keeps the product instead, which attention keeps anyway: ``tau conj(x) g = conj(tau c x) g /
-    conj(c)``. Only here are numbers complex."""
+    conj(c)``."""
 
     @staticmethod
     def forward(ctx, x, coefficients, temperature, conjugate):
@@ -207,10 +214,10 @@ class _Product(torch.autograd.Function):
                 to_temperature = to_log.sum(-1, keepdim=True).real.sum_to_size(temperature.shape) / temperature
             if ctx.needs_input_grad[1]:
                 # A coefficient that has vanished gives none: what reaches the support shrinks with it.
-                square = coefficients.square().sum(-1, keepdim=True)
+                square = turn.real.square().addcmul_(turn.imag, turn.imag)
                 to_turn = to_log.sum_to_size(turn.shape).conj_physical_().mul_(turn)
                 to_coefficients = torch.view_as_real(_conjugate(to_turn, ctx.conjugate).resolve_conj())
-                to_coefficients.div_(square.clamp_(min=torch.finfo(square.dtype).tiny))
+                to_coefficients.div_(square.clamp_(min=torch.finfo(square.dtype).tiny)[..., None])
         to_x = _real(_temper_(conj.mul_(turn), temperature).conj_physical_()).to(grad.dtype)
         return to_x, to_coefficients, to_temperature, None
 
