@@ -15,9 +15,11 @@ import torch
 from mmengine.config import Config, DictAction
 from mmengine.device import get_device
 from mmengine.logging import print_log
+from mmengine.model import is_model_wrapper
 from mmengine.registry import RUNNERS, init_default_scope
 from mmengine.runner import Runner
 
+from georope.models import PETRHead
 from georope.registry import MODELS
 
 from .checkpoint import install_loaders
@@ -43,6 +45,8 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
                         'config, or work_dirs/<name of the config> below the current directory')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, help='change the config: key=value ...; nested '
                         'keys with dots, lists as key="[a,b]" without blanks')
+    parser.add_argument('--compile', action='store_true', help='torch.compile for rotations and decoder: minutes '
+                        'before the first steps, faster ones after; its options: --cfg-options compile.mode=...')
     parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='job launcher')
     # torch.distributed.launch spells it with a hyphen, older launchers do not; torchrun sets the variable instead.
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
@@ -54,6 +58,8 @@ def load_config(args: argparse.Namespace) -> Config:
     cfg = Config.fromfile(args.config)
     cfg.launcher = args.launcher
     merge_options(cfg, args.cfg_options or {})
+    if args.compile:
+        cfg.compile = cfg.get('compile') or True
     cfg.work_dir = args.work_dir or cfg.get('work_dir') or os.path.join('work_dirs', Path(args.config).stem)
     return cfg
 
@@ -104,6 +110,9 @@ def build_model(path: str, options: dict | None) -> tuple[Config, torch.nn.Modul
 def build_runner(cfg: Config) -> Runner:
     """Builds the runner; without a GPU, first makes of the config what can run there, and says so.
 
+    ``cfg.compile`` (True, or options of ``torch.compile``) compiles rotations and decoder. It is taken out of the
+    config: mmengine would compile the whole step, which fails at the meta information of samples.
+
     Where the config sets no ``env_cfg.dist_cfg.timeout``, ranks wait for each other up to ``RANK_TIMEOUT``.
     """
     install_loaders()
@@ -113,7 +122,22 @@ def build_runner(cfg: Config) -> Runner:
                   '(env_cfg.dist_cfg.timeout)')
     if get_device() == 'cpu':
         _without_gpu(cfg)
-    return RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    options = cfg.pop('compile', None)
+    runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
+    if options:
+        _compile(runner.model, {} if options is True else options)
+    return runner
+
+
+def _compile(model: torch.nn.Module, options: dict) -> None:
+    head = getattr(model.module if is_model_wrapper(model) else model, 'pts_bbox_head', None)
+    if not isinstance(head, PETRHead):
+        raise SystemExit('--compile is for models with pts_bbox_head=dict(type="georope.PETRHead") or one derived from '
+                         f'it; here it is a {type(head).__name__}')
+    if not hasattr(torch.compiler, 'is_compiling'):
+        raise SystemExit(f'--compile needs torch 2.3 or later, this is {torch.__version__}')
+    head.compile(**options)
+    print_log('torch.compile: rotations and decoder; the first steps take minutes')
 
 
 def _without_gpu(cfg: Config) -> None:

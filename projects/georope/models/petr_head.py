@@ -69,6 +69,19 @@ class Queries:
     times: Tensor | None = None
 
 
+def _decode(head: PETRHead, image: ImageTokens, queries: Queries) -> Tensor:
+    """(layers, B, Q, C). A function, not a method: compiled, a copy of the head must not run with the first one's
+    weights."""
+    decoder, encoding = head.transformer['decoder'], head.encoding
+    self_queries, self_keys = head._rotate_self(queries)
+    return decoder(
+        queries.content, queries.position, image.content, image.position,
+        queries=encoding.rotate_queries(head._to_metres(queries.reference)),
+        keys=[encoding.rotate_keys(image.frame, image.content, layer=i) for i in range(len(decoder.layers))],
+        query_mask=queries.mask, query_padding=queries.padding, memory_padding=image.padding,
+        temporal=queries.temporal, temporal_pos=queries.temporal_pos, self_queries=self_queries, self_keys=self_keys)
+
+
 @MODELS.register_module()
 class PETRHead(BaseModule):
     """PETR head with denoising queries, Hungarian assignment and no suppression.
@@ -101,6 +114,8 @@ class PETRHead(BaseModule):
         compat: repeat the slips of the StreamPETR repository that its released weights were trained with: token t has
             the focal length of camera ``t % N`` instead of its own; empty denoising slots are seen by their group.
     """
+
+    _decode = staticmethod(_decode)
 
     def __init__(self,
                  num_classes: int,
@@ -175,6 +190,10 @@ class PETRHead(BaseModule):
         self.transformer['decoder'].init_weights()
         nn.init.constant_(self.cls_branches[0][-1].bias, bias_init_with_prob(0.01))
 
+    def compile(self, **options) -> None:
+        """Rotations and decoder by ``torch.compile``, whose ``options`` these are. Names of parameters stay."""
+        self._decode = torch.compile(_decode, **options)
+
     @property
     def num_predictions(self) -> int:
         """Queries that predict, without the denoising ones."""
@@ -200,15 +219,7 @@ class PETRHead(BaseModule):
         """
         image = self._embed_image(features, metas, tokens)
         queries = self._make_queries(metas, features.device, denoising)
-        decoder = self.transformer['decoder']
-        self_queries, self_keys = self._rotate_self(queries)
-        outputs = decoder(
-            queries.content, queries.position, image.content, image.position,
-            queries=self.encoding.rotate_queries(self._to_metres(queries.reference)),
-            keys=[self.encoding.rotate_keys(image.frame, image.content, layer=i) for i in range(len(decoder.layers))],
-            query_mask=queries.mask, query_padding=queries.padding, memory_padding=image.padding,
-            temporal=queries.temporal, temporal_pos=queries.temporal_pos, self_queries=self_queries,
-            self_keys=self_keys)
+        outputs = self._decode(self, image, queries)
 
         # float32: a step of bfloat16 in the logit of a centre is half a metre.
         with torch.autocast(features.device.type, enabled=False):

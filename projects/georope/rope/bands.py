@@ -112,11 +112,11 @@ class Bands(nn.Module):
         # An elementwise sum: a matrix product would run in TF32 where that is switched on.
         return sum(points[..., None, axis] * vectors[:, axis] for axis in range(3))
 
-    def spread(self, x: Tensor) -> Tensor:
-        """Values (..., distinct) of the bands to every head: (..., 1 or heads, pairs)."""
+    def spread(self, x: Tensor, each: int = 1) -> Tensor:
+        """``each`` number(s) of the bands, (..., distinct * each), to every head: (..., 1 or heads, pairs * each)."""
         if not self.own:
             return x.unsqueeze(-2)
-        num_own = self.own * len(self.frequencies)
+        num_own = self.own * len(self.frequencies) * each
         own, shared = x.split([num_own, x.shape[-1] - num_own], dim=-1)
-        own = own.unflatten(-1, (-1, self.own))
+        own = own.unflatten(-1, (-1, self.own * each))
         return torch.cat((own, shared.unsqueeze(-2).expand(*own.shape[:-1], -1)), dim=-1)

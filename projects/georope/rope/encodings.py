@@ -277,8 +277,8 @@ class WorldRoPE(PredictedRoPE):
         if self.query_deviation is None:
             return rotation
         vectors = self.bands.vectors.to(rotation.cos.dtype)
-        damping = torch.exp(-0.5 * (vectors * self.query_deviation).square().sum(-1))
-        return Rotation.from_coefficients(damping * rotation.coefficients, self.rotate_values)
+        damping = torch.exp(-0.5 * (vectors * self.query_deviation).square().sum(-1))[:, None]
+        return Rotation(damping * rotation.cos, damping * rotation.sin, rotate_values=self.rotate_values)
 
     def depth_loss(self, frame: Frame, features: Tensor, points: Tensor, padding: Tensor | None = None) -> Tensor:
         """Negative log likelihood of the depth of tokens that see a point, the nearest of several: (tokens,), the mean
@@ -298,8 +298,8 @@ class WorldRoPE(PredictedRoPE):
                                 for predictor in self.predictors]).mean(0)
 
     def _rotate(self, frame: Frame, support: tuple[Tensor, Tensor, Tensor], features: Tensor) -> Rotation:
-        mean = self.bands.spread(expected_rotation(*support, frame.origin, frame.along, frame.patch))
-        rotation = Rotation.from_coefficients(mean, self.rotate_values)
+        mean = expected_rotation(*support, frame.origin, frame.along, frame.patch).flatten(-2)
+        rotation = Rotation.from_coefficients(self.bands.spread(mean, 2).unflatten(-1, (-1, 2)), self.rotate_values)
         rotation.temperature = self._temperature(rotation, features)
         return rotation
 
@@ -309,7 +309,7 @@ class WorldRoPE(PredictedRoPE):
             return None
         if self.temperature == 'learned':
             return self.log_scale.exp()
-        pairs = torch.view_as_real(rotation.coefficients.transpose(1, 2))
+        pairs = rotation.coefficients.transpose(1, 2)
         mean_square = torch.linalg.vector_norm(pairs, dim=(-2, -1)).square()[..., None] / pairs.shape[-2]
         key_rms = (mean_square + 1e-4).rsqrt().clamp(max=self.max_temperature)
         if self.temperature == 'token':

@@ -1,6 +1,6 @@
 """Rotations: coefficients of rotary pairs, how they act on queries, keys and values (METHOD sections 4 and 5).
 
-Neighbouring channels form a pair, the complex number ``x1 + i x2``; a coefficient multiplies it.
+Neighbouring channels ``x1, x2`` form a pair, which turns to ``cos x1 - sin x2, sin x1 + cos x2``.
 """
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ from torch.autograd.function import once_differentiable
 LEAST_EXPONENT = -60.0
 CACHED = 2 ** 17  # numbers in a block of tokens, see _blocks
 
+# Whether torch.compile or torch.export read the code: they get plain formulas, which compilers derive and fuse.
+# torch 2.1 does not tell.
+_compiling = getattr(torch.compiler, 'is_compiling', lambda: False)
+
 
 @dataclass
 class Rotation:
-    """Coefficients ``cos + i sin`` of the rotary pairs of queries or keys.
+    """Coefficients ``cos, sin`` of the rotary pairs of queries or keys.
 
     Attributes:
         cos, sin: (B, 1 or heads, L, pairs), float32 or float64. An unrotated pair has cos 1, sin 0.
         temperature: scale of the keys, broadcastable to (B, heads, L, 1), or None.
         rotate_values: whether values turn with their keys and outputs are turned back by the query (V/O rotation).
-        coefficients: (B, L, 1 or heads, pairs), complex, in the memory order of projected tokens; made of cos and sin,
+        coefficients: (B, L, 1 or heads, pairs, 2), both in the memory order of projected tokens; made of cos and sin,
             which then are views of it.
     """
 
@@ -36,16 +40,13 @@ class Rotation:
 
     def __post_init__(self) -> None:
         if self.coefficients is None:
-            # torch.complex would keep both parts for the backward pass.
-            self.coefficients = torch.view_as_complex(
-                torch.stack((self.cos.transpose(1, 2), self.sin.transpose(1, 2)), dim=-1))
-            self.cos, self.sin = self.coefficients.real.transpose(1, 2), self.coefficients.imag.transpose(1, 2)
+            self.coefficients = torch.stack((self.cos.transpose(1, 2), self.sin.transpose(1, 2)), dim=-1)
+        self.cos, self.sin = self.coefficients.transpose(1, 2).unbind(-1)
 
     @classmethod
     def from_coefficients(cls, coefficients: Tensor, rotate_values: bool = True) -> Rotation:
-        """Of complex ``coefficients`` (B, L, 1 or heads, pairs)."""
-        cos, sin = coefficients.real.transpose(1, 2), coefficients.imag.transpose(1, 2)
-        return cls(cos, sin, rotate_values=rotate_values, coefficients=coefficients)
+        """Of ``coefficients`` (B, L, 1 or heads, pairs, 2)."""
+        return cls(None, None, rotate_values=rotate_values, coefficients=coefficients)
 
     @classmethod
     def from_phase(cls, phase: Tensor, rotate_values: bool = True) -> Rotation:
@@ -53,14 +54,14 @@ class Rotation:
         return cls(phase.cos(), phase.sin(), rotate_values=rotate_values)
 
     def apply(self, x: Tensor, tempered: bool = False) -> Tensor:
-        """Multiply the pairs of ``x`` (B, L, heads, head_dim) with the coefficients, and with the temperature where
-        ``tempered``; the dtype of ``x`` stays."""
+        """Turn the pairs of ``x`` (B, L, heads, head_dim), and multiply them with the temperature where ``tempered``;
+        the dtype of ``x`` stays."""
         temperature = self.temperature if tempered else None
         return _multiply(x, self.coefficients, None if temperature is None else temperature.transpose(1, 2))
 
     def undo(self, x: Tensor) -> Tensor:
-        """Turn ``x`` (B, L, heads, head_dim) back: multiply its pairs with the conjugate coefficients."""
-        return _multiply(x, self.coefficients.conj())
+        """Turn ``x`` (B, L, heads, head_dim) back."""
+        return _multiply(x, self.coefficients, conjugate=True)
 
 
 @dataclass
@@ -98,9 +99,13 @@ def expected_rotation(weights: Tensor, depths: Tensor, deviations: Tensor, origi
         origin, along, patch: (B, L, bands): ``w.o`` (rad), ``w.r`` (rad/m) and A (rad^2/m^2).
 
     Returns:
-        (B, L, bands), complex.
+        (B, L, bands, 2), real and imaginary part.
     """
-    return _ExpectedRotation.apply(weights, depths, deviations, origin, along, patch)
+    inputs = weights, depths, deviations, origin, along, patch
+    if not _compiling():
+        return _ExpectedRotation.apply(*inputs)
+    terms = ((weight * attenuation, phase) for weight, _, _, attenuation, phase in _terms(*inputs, along.square()))
+    return sum(torch.stack((size * phase.cos(), size * phase.sin()), dim=-1) for size, phase in terms)
 
 
 class _ExpectedRotation(torch.autograd.Function):
@@ -110,23 +115,23 @@ class _ExpectedRotation(torch.autograd.Function):
     @staticmethod
     def forward(ctx, *inputs):
         ctx.save_for_backward(*inputs)
-        coefficients = torch.empty_like(inputs[4], dtype=torch.promote_types(inputs[4].dtype, torch.complex64))
-        for total, *block in _blocks(coefficients, *inputs):
+        mean = inputs[4].new_empty(*inputs[4].shape, 2)
+        for total, *block in _blocks(mean, *inputs):
             cos, sin = torch.zeros_like(block[4]), torch.zeros_like(block[4])
             for weight, _, _, attenuation, phase in _terms(*block, block[4].square()):
                 attenuation *= weight
                 cos.addcmul_(attenuation, phase.cos())
                 sin.addcmul_(attenuation, phase.sin_())
-            torch.complex(cos, sin, out=total)
-        return coefficients
+            torch.complex(cos, sin, out=torch.view_as_complex(total))
+        return mean
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         inputs = ctx.saved_tensors
         results = [torch.zeros_like(x) if i < 3 or ctx.needs_input_grad[i] else None for i, x in enumerate(inputs)]
-        for grads, *block in _blocks(grad, *inputs, *results):
-            grad_cos, grad_sin = grads.real.contiguous(), grads.imag.contiguous()
+        for grad_cos, grad_sin, *block in _blocks(*grad.unbind(-1), *inputs, *results):
+            grad_cos, grad_sin = grad_cos.contiguous(), grad_sin.contiguous()
             along, patch = block[4:6]
             square = along.square()
             *to_support, to_origin, to_along, to_patch = block[6:]
@@ -166,22 +171,34 @@ def _terms(weights, depths, deviations, origin, along, patch, square):
         yield weight, depth, deviation, attenuation, torch.addcmul(origin, depth, along)
 
 
-def _multiply(x: Tensor, coefficients: Tensor, temperature: Tensor | None = None) -> Tensor:
-    pairs = coefficients.shape[-1]
+def _multiply(x: Tensor, coefficients: Tensor, temperature: Tensor | None = None, conjugate: bool = False) -> Tensor:
+    """``tau c x`` of every pair, or with the conjugate of ``c``. Half precision is widened: only the product is
+    rounded, never the phases."""
+    pairs = coefficients.shape[-2]
     if x.shape[-1] != 2 * pairs:
         raise ValueError(f'the rotation has {pairs} pairs, the heads are {x.shape[-1]} wide: head_dim of the encoding '
                          'and of the attention must agree')
-    return _Product.apply(x, coefficients, temperature)
+    if not _compiling():
+        return _Product.apply(x, coefficients, temperature, conjugate)
+    cos, sin = coefficients[..., 0], coefficients[..., 1] * (-1 if conjugate else 1)
+    dtype, x = x.dtype, x.to(torch.promote_types(x.dtype, torch.float32))
+    x1, x2 = x[..., ::2], x[..., 1::2]
+    product = torch.stack((cos * x1 - sin * x2, sin * x1 + cos * x2), dim=-1).flatten(-2)
+    return (product if temperature is None else product * temperature).to(dtype)
 
 
 class _Product(torch.autograd.Function):
-    """``tau c x`` of every pair. Written out because autograd would keep ``x`` for the gradient in c; this keeps the
-    product instead, which attention keeps anyway: ``tau conj(x) g = conj(tau c x) g / conj(c)``."""
+    """Written out for two reasons. Unless compiled, one product of complex numbers is three times as fast on a CPU as
+    what replaces it in real ones, four products and two sums of every other number; and autograd would keep ``x`` for
+    the gradient in c: this keeps the product instead, which attention keeps anyway: ``tau conj(x) g = conj(tau c x) g /
+    conj(c)``."""
 
     @staticmethod
-    def forward(ctx, x, coefficients, temperature):
-        product = _real(_temper_(_complex(x) * coefficients, temperature)).to(x.dtype)
+    def forward(ctx, x, coefficients, temperature, conjugate):
+        product = _complex(x) * _conjugate(torch.view_as_complex(coefficients), conjugate)
+        product = _real(_temper_(product, temperature)).to(x.dtype)
         ctx.save_for_backward(coefficients, temperature, product if any(ctx.needs_input_grad[1:]) else None)
+        ctx.conjugate = conjugate
         return product
 
     @staticmethod
@@ -189,6 +206,7 @@ class _Product(torch.autograd.Function):
     def backward(ctx, grad):
         coefficients, temperature, product = ctx.saved_tensors
         to_coefficients = to_temperature = None
+        turn = _conjugate(torch.view_as_complex(coefficients), ctx.conjugate)
         conj = _complex(grad).conj_physical()
         if product is not None:
             to_log = _complex(product) * conj  # conjugate of the gradient in log c; its real part is that in log tau
@@ -196,15 +214,16 @@ class _Product(torch.autograd.Function):
                 to_temperature = to_log.sum(-1, keepdim=True).real.sum_to_size(temperature.shape) / temperature
             if ctx.needs_input_grad[1]:
                 # A coefficient that has vanished gives none: what reaches the support shrinks with it.
-                square = coefficients.real.square().addcmul_(coefficients.imag, coefficients.imag)
-                to_coefficients = to_log.sum_to_size(coefficients.shape).conj_physical_().mul_(coefficients)
-                torch.view_as_real(to_coefficients).div_(square.clamp_(min=torch.finfo(square.dtype).tiny)[..., None])
-        to_x = _real(_temper_(conj.mul_(coefficients), temperature).conj_physical_()).to(grad.dtype)
-        return to_x, to_coefficients, to_temperature
+                square = turn.real.square().addcmul_(turn.imag, turn.imag)
+                to_turn = to_log.sum_to_size(turn.shape).conj_physical_().mul_(turn)
+                to_coefficients = torch.view_as_real(_conjugate(to_turn, ctx.conjugate).resolve_conj())
+                to_coefficients.div_(square.clamp_(min=torch.finfo(square.dtype).tiny)[..., None])
+        to_x = _real(_temper_(conj.mul_(turn), temperature).conj_physical_()).to(grad.dtype)
+        return to_x, to_coefficients, to_temperature, None
 
 
 def _complex(x: Tensor) -> Tensor:
-    """The pairs of ``x`` (..., head_dim). Half precision is widened: only the product is rounded, never the phases."""
+    """The pairs of ``x`` (..., head_dim), widened."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     x = x if x.stride(-1) == 1 else x.contiguous()  # such as the expanded gradient of a sum
     return torch.view_as_complex(x.unflatten(-1, (-1, 2)))
@@ -212,6 +231,10 @@ def _complex(x: Tensor) -> Tensor:
 
 def _real(pairs: Tensor) -> Tensor:
     return torch.view_as_real(pairs).flatten(-2)
+
+
+def _conjugate(pairs: Tensor, really: bool) -> Tensor:
+    return pairs.conj() if really else pairs
 
 
 def _temper_(pairs: Tensor, scale: Tensor | None) -> Tensor:
