@@ -1,6 +1,6 @@
 """Every shipped config made small enough for a step in a fraction of a second, through the config, and its batches."""
 import copy
-import json
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +10,8 @@ from mmengine.registry import init_default_scope
 from model_factory import stream_sample
 from torch import nn
 
-from georope.models.embeddings import MLN
+from georope.models.preprocessor import FramePreprocessor
 from georope.registry import MODELS
-from georope.rope.supports import PredictedDepth
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
 SIZE = (64, 96)
@@ -21,17 +20,23 @@ WINDOW = 4  # frames, of which the shipped config of windows gives losses to the
 DIMS = 128  # heads of 16 channels, or of 8 where there are sixteen
 
 
+# They differ from streampetr_r50_8xb2-seq-24e in the schedule or in what is shrunk; tests/test_models/test_vovnet.py
+# tests VoVNet by itself.
+TWINS = [CONFIGS / f'streampetr/streampetr_{name}_nus-3d.py' for name in (
+    'r50_8xb2-seq-90e', 'r50_8xb2-seq-428q-60e', 'vov-800x320_8xb2-seq-24e')]
+PATHS = [path for path in sorted(CONFIGS.rglob('*.py')) if '_base_' not in path.parts and path not in TWINS]
+
+
+@functools.cache
 def shrink(path: Path) -> dict:
-    """The model of a config with a small backbone, two decoder layers and few queries; all else stays."""
+    """The model of a config with a ResNet-18 of few channels, two decoder layers and few queries; all else stays."""
     model = Config.fromfile(path).model
     backbone, neck, head = model.img_backbone, model.img_neck, model.pts_bbox_head
-    if backbone.type == 'mmdet.ResNet':
-        backbone.update(depth=18, base_channels=8)
-        neck.update(in_channels=[32, 64])
-    else:
-        backbone.update(spec='V-19-eSE')
-    backbone.update(init_cfg=None)
-    neck.update(out_channels=DIMS)
+    if backbone.type != 'mmdet.ResNet':
+        model.img_backbone = backbone = Config.fromfile(CONFIGS / '_base_/models/petr_r50.py').model.img_backbone
+        model.data_preprocessor = Config.fromfile(CONFIGS / '_base_/models/petr_r50.py').model.data_preprocessor
+    backbone.update(depth=18, base_channels=8, init_cfg=None)
+    neck.update(in_channels=[32, 64], out_channels=DIMS)
     head.update(in_channels=DIMS)
     if 'decoder' in head:
         head.update(embed_dims=DIMS, num_query=16)
@@ -45,45 +50,33 @@ def shrink(path: Path) -> dict:
     return model.to_dict()
 
 
-def different(paths) -> dict[str, dict]:
-    """Names of configs to their small models; those that have become one model stand for each other."""
-    models = {}
-    for path in paths:
-        model = shrink(path)
-        models.setdefault(json.dumps(model, sort_keys=True, default=str), (path.stem, model))
-    return dict(models.values())
+def build(path: Path, *, dropout: float | None = None, **parts) -> nn.Module:
+    """A small model in training mode. Its weights are not special: as they start, many are 0, so that depths, motion
+    and calibration would not count.
 
-
-MODEL_CONFIGS = different(path for path in sorted(CONFIGS.rglob('*.py')) if '_base_' not in path.parts)
-
-
-def build(name: str, **head) -> nn.Module:
-    """A model in training mode whose weights are not special: an untrained one predicts no depth and no motion yet.
-
-    ``head`` overrides what the config says of the 3D head.
+    ``dropout`` is the decoder's, the config's if None; ``parts`` override other parts of the model's config.
     """
     init_default_scope('mmdet3d')
-    config = copy.deepcopy(MODEL_CONFIGS[name])
-    config['pts_bbox_head'].update(head)
+    config = copy.deepcopy(shrink(path))
+    for part, options in parts.items():
+        config[part].update(options)
+    if dropout is not None and 'decoder' in config['pts_bbox_head']:
+        config['pts_bbox_head']['decoder']['dropout'] = dropout
     torch.manual_seed(0)
     model = MODELS.build(config)
     model.init_weights()
     with torch.no_grad():
         for parameter in model.pts_bbox_head.parameters():
-            if parameter.dim() == 1:
+            if not parameter.any():
+                nn.init.normal_(parameter, std=0.1 if parameter.shape[-1] == 1 else 0.5 / parameter.shape[-1] ** 0.5)
+            elif parameter.dim() == 1:
                 parameter += 0.1 * torch.randn_like(parameter)
-        for module in model.modules():
-            if isinstance(module, MLN):
-                nn.init.normal_(module.gamma.weight, std=0.2)
-                nn.init.normal_(module.beta.weight, std=0.2)
-            elif isinstance(module, PredictedDepth):
-                nn.init.normal_(module.weight, std=0.5 / DIMS ** 0.5)
     return model.train()
 
 
-def batch(name: str, number: int = 0, counts=(3, 2), **options) -> dict:
+def batch(model: nn.Module, number: int = 0, counts=(9, 6), **options) -> dict:
     """What the loader gives for frame ``number``: two samples with so many objects; of windows for the last frames."""
-    if MODEL_CONFIGS[name]['data_preprocessor']['type'] != 'georope.FramePreprocessor':
+    if not windowed(model):
         return _frames(number, counts, options)
     frames = [_frames(number + i, counts, options) for i in range(WINDOW)]
     samples = []
@@ -92,6 +85,11 @@ def batch(name: str, number: int = 0, counts=(3, 2), **options) -> dict:
         samples[-1].frames = list(own)
     images = [torch.stack(own) for own in zip(*(frame['inputs']['img'] for frame in frames))]
     return dict(inputs=dict(img=images), data_samples=samples)
+
+
+def windowed(model: nn.Module) -> bool:
+    """Whether it is trained on windows of frames."""
+    return isinstance(model.data_preprocessor, FramePreprocessor)
 
 
 def _frames(number: int, counts, options: dict) -> dict:
