@@ -239,12 +239,13 @@ log_processor = dict(by_epoch=False)
 
 def test_resume_refuses_another_number_of_iterations(trained, tmp_path):
     """The cosine would stop high, or rise again behind its end."""
-    config, checkpoint = tmp_path / 'iterations.py', tmp_path / 'w/iter_3.pth'
+    config, work_dir = tmp_path / 'iterations.py', tmp_path / 'w'
     config.write_text(BY_ITERATION.format(str(trained / 'tiny.py')))
-    main('train', config, '--work-dir', tmp_path / 'w', '--cfg-options', 'default_hooks.checkpoint.max_keep_ckpts=9')
-    for number in (6, 18):
+    main('train', config, '--work-dir', work_dir)
+    checkpoint = work_dir / 'iter_6.pth'
+    for number in (9, 18):
         with pytest.raises(RuntimeError, match=f'it ends with max_iters=12, here training has max_iters={number}'):
-            main('train', config, '--work-dir', tmp_path, '--resume', checkpoint, '--cfg-options',
+            main('train', config, '--work-dir', tmp_path / 'other', '--resume', checkpoint, '--cfg-options',
                  f'train_cfg.max_iters={number}')
-    main('train', config, '--work-dir', tmp_path, '--resume', checkpoint)
-    assert (tmp_path / 'iter_12.pth').is_file()
+    main('train', config, '--work-dir', tmp_path / 'same', '--resume', checkpoint)
+    assert (tmp_path / 'same/iter_12.pth').is_file()
