@@ -227,3 +227,27 @@ def test_resume_refuses_another_schedule(trained, tmp_path, option, told):
     with pytest.raises(RuntimeError, match=told):
         main('train', trained / 'tiny.py', '--work-dir', tmp_path, '--resume', trained / 'tiny/epoch_2.pth',
              '--cfg-options', option)
+
+
+BY_ITERATION = '''
+_base_ = {!r}
+max_iters = 12
+train_cfg = dict(_delete_=True, type='IterBasedTrainLoop', max_iters=max_iters, val_interval=100)
+param_scheduler = [dict(type='CosineAnnealingLR', by_epoch=False, T_max=max_iters)]
+default_hooks = dict(checkpoint=dict(by_epoch=False, interval=3))
+log_processor = dict(by_epoch=False)
+'''
+
+
+def test_resume_refuses_another_number_of_iterations(trained, tmp_path):
+    """The cosine would stop high, or rise again behind its end."""
+    config, work_dir = tmp_path / 'iterations.py', tmp_path / 'w'
+    config.write_text(BY_ITERATION.format(str(trained / 'tiny.py')))
+    main('train', config, '--work-dir', work_dir)
+    checkpoint = work_dir / 'iter_6.pth'
+    for number in (9, 18):
+        with pytest.raises(RuntimeError, match=f'it ends with max_iters=12, here training has max_iters={number}'):
+            main('train', config, '--work-dir', tmp_path / 'other', '--resume', checkpoint, '--cfg-options',
+                 f'train_cfg.max_iters={number}')
+    main('train', config, '--work-dir', tmp_path / 'same', '--resume', checkpoint)
+    assert (tmp_path / 'same/iter_12.pth').is_file()

@@ -91,6 +91,23 @@ def test_resumed_between_epochs_and_with_a_seed_that_was_drawn(folder, tmp_path)
     assert len(tokens) == 6 + 4 and tokens[4:6] == tokens[6:8]
 
 
+def test_resume_refuses_other_streams(folder, tmp_path):
+    """Another number of lanes or sequences is another order of frames, which no schedule would tell (USERS 44)."""
+    config, options = folder / 'iterations.py', ['--cfg-options', 'train_cfg.max_iters=2',
+                                                 'default_hooks.checkpoint.interval=1']
+    main('train', config, '--work-dir', tmp_path, *options)
+    path = tmp_path / 'iter_1.pth'
+    told = 'the streams had 2 lanes, here they have 1 .*; the streams had 4 sequences, here they have 7 '
+    with pytest.raises(RuntimeError, match=told):
+        main('train', config, '--work-dir', tmp_path, '--resume', path, *options, 'train_dataloader.batch_size=1',
+             'train_dataloader.batch_sampler.seq_split_num=2')
+    checkpoint = torch.load(path, weights_only=True)
+    assert checkpoint['meta'].pop('streams') == dict(lanes=2, sequences=4)
+    torch.save(checkpoint, path)
+    main('train', config, '--work-dir', tmp_path, '--resume', path, *options)
+    assert 'does not say how many lanes' in log(tmp_path) and len(steps(tmp_path)[0]) == 2 + 1
+
+
 @on_cpu
 @pytest.mark.parametrize('denoising', ['.noise_scale=0.', '=None'])
 def test_two_ranks_equal_one(folder, tmp_path, denoising):

@@ -92,10 +92,11 @@ class CheckWeightsHook(Hook):
 
 
 class CheckScheduleHook(Hook):
-    """Refuses to resume a run whose schedule is another than the saved one.
+    """Refuses to resume a run whose schedule, or order of frames in streams, is another than the saved one.
 
     mmengine takes the saved state of each scheduler as it is. With another batch size, number of processes, number of
-    epochs or learning rate it would belong to another run: the rate would fall too early, or never.
+    epochs or iterations or learning rate it would belong to another run: the rate would fall too early, or never, or
+    rise again. Streams (``StreamHook``) of another number of lanes or sequences go through other frames.
     """
     MOVING = ('last_step', '_global_step', '_last_value', 'verbose')
 
@@ -107,6 +108,9 @@ class CheckScheduleHook(Hook):
             if not first <= meta['iter'] <= first + per_epoch:
                 differences.append(f'{meta["epoch"]} epochs were {meta["iter"]} iterations, here they are {first} '
                                    '(other batch size, number of processes or data)')
+        if isinstance(loader.batch_sampler, StreamBatchSampler):
+            differences += _other_streams(runner, meta.get('streams'), _streams(loader.batch_sampler))
+        differences += _other_length(runner, checkpoint)
         for i, (saved, current) in enumerate(zip(_schedulers(checkpoint.get('param_schedulers')),
                                                  _schedulers(runner.param_schedulers))):
             for key in sorted({*saved}.intersection(current).difference(self.MOVING)):
@@ -123,6 +127,31 @@ def _schedulers(schedulers: list | dict | None) -> list[dict]:
     if isinstance(schedulers, dict):
         return [state for each in schedulers.values() for state in _schedulers(each)]
     return [x if isinstance(x, dict) else x.state_dict() for x in schedulers or ()]
+
+
+def _streams(sampler: StreamBatchSampler) -> dict[str, int]:
+    """What, with seed and iteration, decides which frames the batches of a stream hold."""
+    return dict(lanes=sampler.num_lanes, sequences=len(sampler.sequences))
+
+
+def _other_streams(runner, saved: dict[str, int] | None, current: dict[str, int]) -> list[str]:
+    if saved is None:
+        runner.logger.warning('--resume: the checkpoint does not say how many lanes its streams had, as older ones do '
+                              f'not; here they are {current["lanes"]} (batch_size x processes). If they were others, '
+                              'or seq_split_num was, the frames come in another order')
+        return []
+    return [f'the streams had {saved[key]} {key}, here they have {current[key]} ({hint})' for key, hint in (
+        ('lanes', 'batch_size x processes'), ('sequences', 'seq_split_num or data')) if saved[key] != current[key]]
+
+
+def _other_length(runner, checkpoint: dict) -> list[str]:
+    """A training that ended with its schedule, and now would go on behind its end or stop before it."""
+    lengths = {(state.get('by_epoch', True), state[key]) for state in _schedulers(checkpoint.get('param_schedulers'))
+               for key in ('end', 'T_max') if key in state}
+    info = checkpoint.get('message_hub', {}).get('runtime_info', {})
+    return [f'it ends with {key}={info[key]}, here training has {key}={getattr(runner, key)}'
+            for by_epoch, key in ((True, 'max_epochs'), (False, 'max_iters'))
+            if (by_epoch, info.get(key)) in lengths and info[key] != getattr(runner, key)]
 
 
 def _few(value) -> str:
@@ -168,9 +197,11 @@ class StreamHook(Hook):
 
     Sampler and model then depend on (seed, iteration) alone: the loader starts at the iteration that a run was resumed
     at, and python's, numpy's and torch's generators are seeded with (seed, rank, iteration) before each iteration, so
-    that dropout, denoising noise and masks are those of a run that was never stopped.
+    that dropout, denoising noise and masks are those of a run that was never stopped. Checkpoints hold the number of
+    lanes and sequences in ``meta['streams']``, for ``CheckScheduleHook``.
     """
     priority = 'VERY_HIGH'
+    active = False
 
     def before_train(self, runner) -> None:
         sampler = runner.train_loop.dataloader.batch_sampler
@@ -197,6 +228,10 @@ class StreamHook(Hook):
             sampler.endless = True
             # This loop first drops as many batches as were trained on; the loader starts behind them.
             loop.dataloader_iterator = itertools.chain(range(runner.iter), iter(loop.dataloader))
+
+    def before_save_checkpoint(self, runner, checkpoint: dict) -> None:
+        if self.active:
+            checkpoint['meta']['streams'] = _streams(runner.train_dataloader.batch_sampler)
 
     def before_train_iter(self, runner, batch_idx: int, data_batch=None) -> None:
         if self.active:
