@@ -23,9 +23,9 @@ BOUNDS = {'highest': (1e-4, 1e-4), 'high': (5e-3, 3e-2), torch.float16: (4e-3, 3
 
 class Pass:
     """One attention with an encoding, forward and backward: ``coefficients`` and ``values``, dicts of float64 tensors
-    on the CPU. The numbers that go in are the same whatever device and dtype."""
+    on the CPU. The numbers that go in are the same whatever device and dtype. The first ``padded`` keys are hidden."""
 
-    def __init__(self, name, device, dtype, autocast=None):
+    def __init__(self, name, device, dtype, autocast=None, padded=0):
         torch.manual_seed(0)
         generator = torch.Generator().manual_seed(0)
 
@@ -51,8 +51,9 @@ class Pass:
             keys = encoding.rotate_keys(encoding.prepare(rays), features)
             queries = encoding.rotate_queries(leaves['points'])
             position = encoding.embed_keys(rays)
+            padding = torch.arange(features.shape[1], device=device)[None] < padded if padded else None
             out = attention(leaves['query'], features if position is None else features + position, features, queries,
-                            keys)
+                            keys, key_padding_mask=padding)
         (out * random(*out.shape)).sum().backward()
 
         self.predicts = isinstance(encoding, PredictedRoPE)

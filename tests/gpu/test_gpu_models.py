@@ -107,8 +107,9 @@ def test_boxes_of_a_stream(device, float32):
         assert torch.cdist(expected, found, compute_mode='donot_use_mm_for_euclid_dist').amin(1).max() < 1e-3
 
 
-# Losses relative to float32 and centres in metres. Measured on a CPU: float16 LF and CF m, bfloat16 LB and CB m.
-@pytest.mark.parametrize('dtype, of_loss, of_centre', [('float16', .01, .1), ('bfloat16', .05, .8)])
+# Greatest differences of losses, relative, and of centres, metres, to float32. Measured on a CPU: 8e-4 and 8 mm in
+# float16, 4e-3 and 55 mm in bfloat16.
+@pytest.mark.parametrize('dtype, of_loss, of_centre', [('float16', .005, .04), ('bfloat16', .02, .3)])
 @pytest.mark.parametrize('name', HEADS)
 def test_mixed_precision(name, dtype, of_loss, of_centre, device):
     results = []
