@@ -91,9 +91,8 @@ class PretendedDevice:
         self._stack.close()
 
     def clear(self) -> None:
-        """Count anew."""
-        self.waits.clear()
-        self.float64.clear()
+        for counter in (self.waits, self.float64):
+            counter.clear()
 
     @property
     def count(self) -> int:
