@@ -21,9 +21,9 @@ import sys
 import sysconfig
 import warnings
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -81,23 +81,18 @@ class PretendedDevice:
         self.float64: Counter[str] = Counter()
 
     def __enter__(self) -> PretendedDevice:
-        self._modes = _Dispatch(self), _Functions(self)
-        for mode in self._modes:
-            mode.__enter__()
-        self._warnings = warnings.catch_warnings()
-        self._warnings.__enter__()
+        self._stack = ExitStack()
+        for context in (_Dispatch(self), _Functions(self), warnings.catch_warnings()):
+            self._stack.enter_context(context)
         warnings.filterwarnings('ignore', '.*CUDA is not available.*')  # of torch.autocast
         return self
 
     def __exit__(self, *error) -> None:
-        self._warnings.__exit__(*error)
-        for mode in reversed(self._modes):
-            mode.__exit__(*error)
+        self._stack.close()
 
     def clear(self) -> None:
-        """Count anew."""
-        self.waits.clear()
-        self.float64.clear()
+        for counter in (self.waits, self.float64):
+            counter.clear()
 
     @property
     def count(self) -> int:
@@ -126,25 +121,21 @@ class _Functions(TorchFunctionMode):
         first = args[0] if args else None
         if function is torch.device or name == '_parse_to':  # of a module's ``to``
             return function(*args, **kwargs)
-        if name in ('tensor', 'as_tensor', 'asarray') and function is getattr(torch, name, None):
+        if name in ('tensor', 'as_tensor') and function is getattr(torch, name, None):
             target = kwargs.pop('device', None)
             made = function(*args, **kwargs)
             return made.to(META) if _is_device(target) and not isinstance(made, DeviceTensor) else made
         if name == 'pin_memory':
             return _pin(first)
-        if name == 'is_pinned':
-            return hasattr(first, 'pinned')
         if isinstance(first, DeviceTensor):
             if name == 'tolist':
-                self.device.wait('tolist')
+                self.device.wait(name)
                 return first.host.tolist()
             if name in ('numpy', '__array__'):
                 raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() first")
             if name == 'new_tensor':
                 kwargs.setdefault('dtype', first.dtype)
                 return torch.tensor(*args[1:], **kwargs).to(META)
-            if name == '__repr__':
-                return repr(first)
             if name == '__format__':
                 self.device.wait('item')
                 return format(first.host, *args[1:])
@@ -207,8 +198,8 @@ class _Dispatch(TorchDispatchMode):
                 self.device.wait('boolean index')
             for _ in range(sum(not isinstance(x, DeviceTensor) for x in indices)):
                 self.device.wait('index of the host')
-            mixed = any(isinstance(x, DeviceTensor) != isinstance(args[0], DeviceTensor)
-                        for x in (args[0], *args[2:3]) if x.dim())
+            mixed = not isinstance(args[0], DeviceTensor) or any(
+                x.dim() and not isinstance(x, DeviceTensor) for x in args[2:3])
         elif mixed:
             mixed = packet in JOINS or any(x.dim() and not isinstance(x, DeviceTensor) for x in tensors)
         if mixed:
@@ -216,11 +207,9 @@ class _Dispatch(TorchDispatchMode):
 
     def _count_float64(self, results, function) -> None:
         views = any(returned.alias_info for returned in function._schema.returns) and not function._schema.is_mutable
-        if views or function.overloadpacket is aten._unsafe_view:
-            return
         elements = sum(x.numel() for x in tree_flatten(results)[0]
                        if isinstance(x, torch.Tensor) and x.dtype == torch.float64)
-        if elements:
+        if elements and not views and function.overloadpacket is not aten._unsafe_view:
             self.device.float64[_place()] += elements
 
 
@@ -256,6 +245,6 @@ def _place() -> str:
     return ' < '.join(lines)
 
 
-def pretended(values: np.ndarray | torch.Tensor) -> DeviceTensor:
+def pretended(values: torch.Tensor) -> DeviceTensor:
     """A tensor on the pretended device, without a wait."""
-    return DeviceTensor(torch.as_tensor(values))
+    return DeviceTensor(values)

@@ -4,6 +4,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from mmdet.models.task_modules.assigners import AssignResult, HungarianAssigner
 from mmengine.structures import InstanceData
 from model_factory import boxes, sample
 
@@ -98,3 +99,42 @@ def test_bad_labels_name_the_sample(label):
     data_sample.gt_instances_3d.labels_3d[1] = label
     with pytest.raises(ValueError, match='the-token'):
         read_targets([data_sample], 10, torch.device('cpu'))
+
+
+class Backwards(HungarianAssigner):
+    """An own solver: the last objects to the first queries."""
+
+    def assign(self, pred_instances, gt_instances, img_meta=None, **kwargs):
+        num, labels = len(gt_instances), gt_instances.labels
+        gt_inds = torch.zeros(len(pred_instances), dtype=torch.long)
+        gt_inds[:num] = torch.arange(num, 0, -1)
+        return AssignResult(num, gt_inds, None, labels)
+
+
+def test_an_own_assigner_is_asked():
+    targets = [Targets(boxes(2), torch.arange(2)), Targets(boxes(1), torch.full((1, ), 7))]
+    labels, positive, true_codes = match(Backwards([dict(type='mmdet.FocalLossCost')]), torch.zeros(2, 2, 3, 10),
+                                         torch.zeros(2, 2, 3, 10), targets, torch.ones(10))
+    assert labels.tolist() == [[[1, 0, 10], [7, 10, 10]]] * 2
+    assert positive.tolist() == [[0, 1, 3]] * 2
+    assert torch.equal(true_codes[1], encode(torch.cat((boxes(2).flip(0), boxes(1)))))
+
+
+def test_all_layers_and_samples_at_once():
+    """As one by one, for mmdet's own assigner too; one sample is without objects."""
+    generator = torch.Generator().manual_seed(0)
+    logits, codes = (torch.randn(3, 3, 6, 10, generator=generator) for _ in range(2))
+    targets = [Targets(boxes(count, count), torch.arange(count)) for count in (4, 0, 9)]
+    own = assigner()
+    mmdets = HungarianAssigner([dict(type='mmdet.FocalLossCost')])
+    mmdets.match_costs = own.match_costs
+    labels, positive, true_codes = match(mmdets, logits, codes, targets, torch.ones(10))
+    for i in range(3):
+        for b, target in enumerate(targets):
+            result = own.assign(InstanceData(scores=logits[i, b], codes=codes[i, b]),
+                                InstanceData(labels=target.labels, codes=target.codes))
+            matched = result.gt_inds.nonzero()[:, 0]
+            here = positive[i] // 6 == b
+            assert torch.equal(positive[i, here] % 6, matched)
+            assert torch.equal(true_codes[i, here], target.codes[result.gt_inds[matched] - 1])
+            assert torch.equal(labels[i, b], torch.where(result.gt_inds > 0, result.labels, 10))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from georope.registry import MODELS
+from georope.rope.transfer import to_device
 
 
 @MODELS.register_module()
@@ -41,9 +42,9 @@ class TokenClassifierHead(BaseModule):
         """``loss_cls``: cross-entropy of the tokens, (); and the share of object tokens that are right."""
         logits = self(features).flatten(0, 1)
         labels = torch.stack([self.token_labels(sample, logits.shape[-2:]) for sample in data_samples])
-        labels = labels.flatten(0, 1).to(logits.device)
+        labels = to_device(labels.flatten(0, 1), logits.device)
         objects = labels < len(self.class_weights) - 1
-        right = (logits.argmax(1) == labels)[objects].sum() / objects.sum().clamp(min=1)
+        right = ((logits.argmax(1) == labels) & objects).sum() / objects.sum().clamp(min=1)
         return dict(loss_cls=F.cross_entropy(logits, labels, self.class_weights), accuracy=right)
 
     def token_labels(self, sample: Det3DDataSample, feature_size: tuple[int, int]) -> Tensor:
