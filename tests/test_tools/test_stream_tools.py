@@ -118,11 +118,11 @@ def test_two_ranks_equal_one(folder, tmp_path, denoising):
 def test_compiled_training_stops_and_resumes_as_eager_does(folder, tmp_path):
     config, eager, compiled = folder / 'iterations.py', tmp_path / 'eager', tmp_path / 'compiled'
     options = ['--cfg-options', 'model.pts_bbox_head.decoder.dropout=0.', 'default_hooks.checkpoint.interval=2',
-               'optim_wrapper.optimizer.type=SGD', 'optim_wrapper.optimizer.lr=0.01']
-    main('train', config, '--work-dir', eager, *options, 'train_cfg.max_iters=4')
+               'optim_wrapper.optimizer.type=SGD', 'optim_wrapper.optimizer.lr=0.01', '']
     for iterations, resume in ((2, []), (4, ['--resume'])):
-        main('train', config, '--work-dir', compiled, '--compile', *resume, *options, 'compile.backend=eager',
-             f'train_cfg.max_iters={iterations}')
+        options[-1] = f'train_cfg.max_iters={iterations}'
+        main('train', config, '--work-dir', eager, *resume, *options)
+        main('train', config, '--work-dir', compiled, '--compile', *resume, *options, 'compile.backend=eager')
     assert 'torch.compile: rotations and decoder' in log(compiled)
     (tokens, losses), (others, found) = steps(eager), steps(compiled)
     assert others == tokens
