@@ -10,7 +10,6 @@ from mmengine.registry import init_default_scope
 from model_factory import stream_sample
 from torch import nn
 
-from georope.models.preprocessor import FramePreprocessor
 from georope.registry import MODELS
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
@@ -89,7 +88,7 @@ def batch(model: nn.Module, number: int = 0, counts=(9, 6), **options) -> dict:
 
 def windowed(model: nn.Module) -> bool:
     """Whether it is trained on windows of frames."""
-    return isinstance(model.data_preprocessor, FramePreprocessor)
+    return getattr(model, 'num_frame_losses', 1) > 1
 
 
 def _frames(number: int, counts, options: dict) -> dict:

@@ -132,6 +132,24 @@ def test_two_ranks_equal_one(folder, tmp_path, denoising):
     assert max((ends[0][name] - early[name]).abs().max() for name in early) > 1e-3  # or equality shows nothing
 
 
+def test_compiled_training_stops_and_resumes_as_eager_does(folder, tmp_path):
+    config, eager, compiled = folder / 'iterations.py', tmp_path / 'eager', tmp_path / 'compiled'
+    options = ['--cfg-options', 'model.pts_bbox_head.decoder.dropout=0.', 'default_hooks.checkpoint.interval=2',
+               'optim_wrapper.optimizer.type=SGD', 'optim_wrapper.optimizer.lr=0.01', '']
+    for iterations, resume in ((2, []), (4, ['--resume'])):
+        options[-1] = f'train_cfg.max_iters={iterations}'
+        main('train', config, '--work-dir', eager, *resume, *options)
+        main('train', config, '--work-dir', compiled, '--compile', *resume, *options, 'compile.backend=eager')
+    assert 'torch.compile: rotations and decoder' in log(compiled)
+    (tokens, losses), (others, found) = steps(eager), steps(compiled)
+    assert others == tokens
+    close(found, losses, 1e-5)
+    expected, weights = (torch.load(path / 'iter_4.pth', weights_only=True)['state_dict'] for path in (eager, compiled))
+    assert [*weights] == [*expected]
+    for name, value in expected.items():
+        torch.testing.assert_close(weights[name], value, rtol=0, atol=1e-5)
+
+
 # Tests
 
 
@@ -176,9 +194,13 @@ def test_ranks_write_the_file_of_one(detect, alone, tmp_path, monkeypatch, ranks
 
 
 @on_cpu
-def test_scenes_in_lockstep(detect, alone, tmp_path):
-    """Two scenes at a time, of equal length, give what one at a time does, but for rounding."""
-    found, expected = results(detect(tmp_path, 'test_dataloader.batch_size=2')), results(alone)
+@pytest.mark.parametrize('options', [
+    ['--cfg-options', 'test_dataloader.batch_size=2'], ['--compile', '--cfg-options', 'compile.backend=eager']])
+def test_the_same_but_for_rounding(folder, checkpoint, alone, tmp_path, options):
+    """Two scenes at a time, of equal length, give what one at a time does; so does a compiled decoder."""
+    main('test', folder / 'epochs.json', checkpoint, '--work-dir', tmp_path, *options,
+         f'test_evaluator.jsonfile_prefix={tmp_path}')
+    found, expected = results((tmp_path / 'results_nusc.json').read_bytes()), results(alone)
     assert found.keys() == expected.keys()
     for token in expected:
         one, two = (sorted((box['detection_name'], box['detection_score']) for box in some[token])

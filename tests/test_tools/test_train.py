@@ -99,6 +99,7 @@ REFUSED = {
     'amp': (['--amp'], '--amp needs a GPU'),
     'sync_bn': (['--sync_bn', 'torch'], '--sync_bn torch needs GPUs'),
     'slurm': (['--launcher', 'slurm'], '--launcher slurm needs GPUs'),
+    'compile': (['--compile'], '--compile is for models with pts_bbox_head=dict(type="georope.PETRHead")'),
     'scale': (['--auto-scale-lr', '--cfg-options', 'auto_scale_lr=None'], '--auto-scale-lr needs auto_scale_lr'),
 }
 

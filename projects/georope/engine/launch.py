@@ -137,7 +137,7 @@ def _compile(model: torch.nn.Module, options: dict) -> None:
     if not hasattr(torch.compiler, 'is_compiling'):
         raise SystemExit(f'--compile needs torch 2.3 or later, this is {torch.__version__}')
     head.compile(**options)
-    print_log('torch.compile: rotations and decoder; the first steps take minutes')
+    print_log('torch.compile: rotations and decoder; the first steps take minutes', logger='current')
 
 
 def _without_gpu(cfg: Config) -> None:
