@@ -1,18 +1,22 @@
 #!/usr/bin/env python
-"""Time and memory of the evaluation of a whole split: detections (NDS) and tracks (AMOTA), as tools/test.py does it.
+"""Time and memory of the evaluation of a whole split: detections (NDS) or tracks (AMOTA), as tools/test.py does it.
 
-    tools/benchmark_evaluation.py DIR                                       # 6019 frames of 300 boxes, as many as val
-    tools/benchmark_evaluation.py DIR --frames 400 --plain                  # a part, with the devkit's own way beside it
+    tools/benchmark_evaluation.py DIR tracks                  # 6019 frames of 300 boxes, as many as val has
+    tools/benchmark_evaluation.py DIR devkit --frames 400     # the devkit's own loop over classes and scores, of a part
 
 DIR receives synthetic tables of the size of nuScenes val (150 scenes; 17 objects of the tracked classes per frame in
 nuScenes' mix, most of them standing) and results with real-valued scores: objects moved, missed and broken in two, and
-short false tracks of low score up to --boxes per frame. --plain also runs the devkit's own loop on the same tracks and
-compares every number. Memory is that of all processes (PSS, Linux). The time on more cores is an estimate: what runs
-before and after the jobs, all jobs' CPU seconds divided by the cores, and the longest chain of jobs.
+short false tracks of low score up to --boxes per frame. Where both tracks and devkit were run, all their numbers are
+compared. Memory is the peak of the sum over all processes (proportional set size, once a second; Linux). The time on
+other numbers of cores is an estimate from CPU seconds: what runs before and after the jobs, the start of a process, all
+jobs divided by the cores, and the longest job of each kind.
 """
 import argparse
 import json
+import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -24,7 +28,7 @@ from nuscenes.eval.tracking.evaluate import TrackingEval
 from nuscenes.utils.splits import create_splits_scenes
 
 from georope.datasets.tables import CATEGORIES
-from georope.evaluation import evaluate_results, open_tables, write_results
+from georope.evaluation import evaluate_results, open_tables, tracking_table, write_results
 from georope.evaluation.tracking_eval import FrameSetTracking
 
 VERSION = 'v1.0-trainval'
@@ -144,3 +148,84 @@ def make(folder: Path, frames: int, boxes: int) -> list[str]:
     for task in ('detection', 'tracking'):
         write_results(str(folder / f'{task}.json'), ((token, rows(token, *rest, task)) for token, *rest in pairs))
     return [token for token, *_ in pairs]
+
+
+class Peak(threading.Thread):
+    """The largest memory of this process and its children, in MiB."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.mib = 0.
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            total = 0
+            for pid in (os.getpid(), *(child.pid for child in multiprocessing.active_children())):
+                try:
+                    lines = Path(f'/proc/{pid}/smaps_rollup').read_text().splitlines()
+                    total += sum(int(line.split()[1]) for line in lines if line.startswith('Pss:'))
+                except OSError:  # has just ended
+                    continue
+            self.mib = max(self.mib, total / 1024)
+            time.sleep(1)
+
+
+def estimate(evaluation: FrameSetTracking, alone: float) -> None:
+    """Print the jobs and the times on some numbers of cores; ``alone`` CPU seconds run outside of jobs."""
+    start = time.monotonic()
+    subprocess.run([sys.executable, '-c', 'import georope'], check=True, stdout=subprocess.DEVNULL)
+    start = time.monotonic() - start
+    jobs = evaluation.accumulation.jobs
+    total = sum(seconds for *_, seconds in jobs)
+    scores, rounds = ([seconds for _, score, seconds in jobs if (score is None) == first] for first in (True, False))
+    print(f'CPU: {len(jobs)} jobs {total:.0f} s (the longest {max(scores):.0f} s for scores, {max(rounds):.0f} s for '
+          f'metrics), outside of jobs {alone:.0f} s, start of a process {start:.0f} s')
+    fixed = alone + start + max(scores) + max(rounds)
+    print('estimated time: ' + ', '.join(f'{fixed + total / cores:.0f} s on {cores} cores' for cores in (2, 4, 8, 16)))
+
+
+def compare(folder: Path) -> None:
+    """Whether both ways give the same numbers, where both were run."""
+    paths = [folder / f'{name}_metrics.json' for name in ('tracks', 'devkit')]
+    if all(path.exists() for path in paths):
+        ours, theirs = (json.loads(path.read_text()) for path in paths)
+        np.testing.assert_equal(ours, theirs)
+        print("all numbers of tracks and devkit are equal")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('folder', type=Path)
+    parser.add_argument('measure', choices=['detections', 'tracks', 'devkit'])
+    parser.add_argument('--frames', type=int, default=6019)
+    parser.add_argument('--boxes', type=int, default=300, help='per frame')
+    parser.add_argument('--processes', type=int, default=len(os.sched_getaffinity(0)))
+    args = parser.parse_args()
+    MMLogger.get_instance('benchmark')  # before the devkit's output is caught
+    folder = args.folder / f'{args.frames}x{args.boxes}'
+    done = folder / 'tokens.json'
+    if not done.exists():
+        done.write_text(json.dumps(make(folder, args.frames, args.boxes)))
+    tokens = json.loads(done.read_text())
+    nusc, peak, start, cpu = open_tables(VERSION, str(folder), tokens), Peak(), time.monotonic(), time.process_time()
+    if args.measure == 'detections':
+        print(f'NDS {evaluate_results(nusc, str(folder / "detection.json"), tokens, str(folder)).nd_score:.3f}')
+    else:
+        evaluation = FrameSetTracking(nusc, config_factory('tracking_nips_2019'), str(folder / 'tracking.json'), tokens,
+                                      args.processes)
+        print(f'loaded in {time.monotonic() - start:.0f} s ({time.process_time() - cpu:.0f} s CPU)', flush=True)
+        metrics, details = (TrackingEval if args.measure == 'devkit' else FrameSetTracking).evaluate(evaluation)
+        numbers = dict(metrics.serialize(), eval_time=0, cfg=None, details=details.serialize())
+        (folder / f'{args.measure}_metrics.json').write_text(json.dumps(numbers))
+        print(tracking_table(metrics).split('AMOTA and')[0])
+    print(f'{args.measure}, {len(tokens)} frames, {args.boxes} boxes each: {time.monotonic() - start:.0f} s, this '
+          f'process {time.process_time() - cpu:.0f} s CPU, peak memory {peak.mib:.0f} MiB')
+    if args.measure == 'tracks':
+        inside = sum(job[2] for job in evaluation.accumulation.jobs) if args.processes == 1 else 0
+        estimate(evaluation, time.process_time() - cpu - inside)
+    compare(folder)
+
+
+if __name__ == '__main__':
+    main()
