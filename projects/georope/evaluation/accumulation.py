@@ -185,7 +185,7 @@ class Accumulation:
         sizes = {name: sum(len(boxes.id) for boxes in self.rounds.tracks[name].values()) for name in self.names}
         names = sorted(self.names, key=sizes.get, reverse=True)  # the longest first
         self.logger, self.start = MMLogger.get_current_instance(), time.monotonic()
-        self.reported = self.start
+        self.reported, self.done = self.start, 0
         with patch.object(algo, 'create_motmetrics', _Host), self._pool() as self.pool, \
                 ThreadPoolExecutor(1 if self.processes == 1 else len(names)) as classes:
             try:
@@ -201,46 +201,51 @@ class Accumulation:
         return ProcessPoolExecutor(self.processes, multiprocessing.get_context('spawn'), _start, (self.rounds,))
 
     def _class(self, name: str) -> TrackingMetricData:
-        data = _Class(self, name).accumulate()
-        done = [seconds for of, _, seconds in self.jobs if of == name]
-        self.logger.info(f'tracks of class {name}: {len(done)} jobs of {sum(done):.0f} s CPU, '
+        evaluation = _Class(self, name)
+        data = evaluation.accumulate()
+        done = [(name, threshold, job.result()[1]) for threshold, job in evaluation.jobs]
+        self.jobs += done
+        self.logger.info(f'tracks of class {name}: {len(done)} jobs of {sum(job[2] for job in done):.0f} s CPU, '
                          f'{time.monotonic() - self.start:.0f} s after the start')
         return data
 
-    def job(self, name: str, threshold: Optional[float], scenes: Sequence[str]) -> Future:
-        """Hand out a round, and count it when it is done."""
-        def count(done: Future) -> None:
-            if done.cancelled() or done.exception():
-                return
-            self.jobs.append((name, threshold, done.result()[1]))
+    def submit(self, name: str, threshold: Optional[float], scenes: Sequence[str]) -> Future:
+        """Hand out a round; the log tells how many are done, once a minute."""
+        def report(_: Future) -> None:
+            self.done += 1
             if time.monotonic() - self.reported > REPORT:
                 self.reported = time.monotonic()
                 most = len(self.names) * (TrackingMetricData.nelem + -(-len(self.truth) // PART))
-                self.logger.info(f'tracks: {len(self.jobs)} of at most {most} jobs done after '
+                self.logger.info(f'tracks: {self.done} of at most {most} jobs done after '
                                  f'{self.reported - self.start:.0f} s')
 
         future = self.pool.submit(_work, name, threshold, scenes)
-        future.add_done_callback(count)
+        future.add_done_callback(report)
         return future
 
 
 class _Class(TrackingEvaluation):
-    """One class, whose rounds are jobs of :class:`Accumulation`."""
+    """One class, whose rounds are jobs of :class:`Accumulation`; ``jobs`` are pairs of a score or None and a job."""
 
     def __init__(self, shared: Accumulation, name: str) -> None:
         super().__init__(shared.truth, {}, name, verbose=False, **shared.options)
-        self.shared = shared
+        self.shared, self.jobs = shared, []
 
     def compute_thresholds(self, gt_box_count: int) -> tuple[list[float], list[float]]:
         thresholds, recalls = super().compute_thresholds(gt_box_count)
-        self.done = {threshold: self.shared.job(self.class_name, threshold, [*self.tracks_gt])
-                     for threshold in dict.fromkeys(thresholds) if not np.isnan(threshold)}
+        for threshold in dict.fromkeys(thresholds):
+            if not np.isnan(threshold):
+                self._submit(threshold, [*self.tracks_gt])
         return thresholds, recalls
 
     def accumulate_threshold(self, threshold: Optional[float] = None) -> tuple[Any, list[float]]:
         """The devkit's; instead of events the job that makes metrics of them."""
         if threshold is not None:
-            return self.done[threshold], []
+            return dict(self.jobs)[threshold], []
         scenes = [*self.tracks_gt]
-        parts = [self.shared.job(self.class_name, None, scenes[i:i + PART]) for i in range(0, len(scenes), PART)]
+        parts = [self._submit(None, scenes[i:i + PART]) for i in range(0, len(scenes), PART)]
         return None, [score for part in parts for score in part.result()[0]]
+
+    def _submit(self, threshold: Optional[float], scenes: Sequence[str]) -> Future:
+        self.jobs.append((threshold, self.shared.submit(self.class_name, threshold, scenes)))
+        return self.jobs[-1][1]

@@ -188,8 +188,7 @@ class NuScenesMetric(BaseMetric):
         logger.info(f'nuScenes detection, {len(tokens)} frames, {where}\n{format_table(metrics, self.classes)}')
         if not tracks:
             return self._summary(metrics)
-        logger.info('devkit evaluates the tracks, in a process per class if there are many frames (tracking=None '
-                    'leaves it out)')
+        logger.info('devkit evaluates the tracks, in processes if there are many frames (tracking=None leaves it out)')
         tracking = evaluate_tracks(nusc, tracks, tokens, folder)
         logger.info(f'nuScenes tracking, {len(tokens)} frames, {where}, {self.tracker}\n{tracking_table(tracking)}')
         return dict(self._summary(metrics), **tracking_summary(tracking))

@@ -8,6 +8,7 @@ from typing import Optional
 from unittest.mock import patch
 
 import numpy as np
+from mmengine.logging import MMLogger
 from nuscenes import NuScenes
 from nuscenes.eval.common.config import config_factory
 from nuscenes.eval.common.loaders import (
@@ -30,6 +31,7 @@ from georope.evaluation.scenes import Frame, scenes_of
 MEASURES = dict(amota='AMOTA', amotp='AMOTP', recall='recall', mota='MOTA', motp='MOTP', ids='IDS', frag='FRAG')
 COUNTS = ('ids', 'frag')
 MANY_FRAMES = 400  # from here on processes are worth their start
+MOST_PROCESSES = 16  # more gain little and each holds a copy of the boxes
 
 CONVENTIONS = '''\
 AMOTA and AMOTP are means over 40 recalls from 0.1 to 1. A recall that is not reached counts as the worst value: MOTAR 0
@@ -101,13 +103,15 @@ def evaluate_tracks(nusc: NuScenes, result_path: str, tokens: Sequence[str], out
         output_dir: receives the devkit's files as ``tracking_metrics_summary.json`` and
             ``tracking_metrics_details.json``.
         eval_version: name of a devkit configuration.
-        processes: that accumulate at the same time; by default all cores for many frames, else 1.
+        processes: that accumulate at the same time; by default all cores up to 16 for many frames, else 1.
 
     Returns:
         The devkit's metrics.
     """
+    MMLogger.get_current_instance()  # made before the devkit's output is caught, or the progress would be, too
     if processes is None:
-        processes = len(os.sched_getaffinity(0)) if len(tokens) >= MANY_FRAMES else 1
+        cores = len(os.sched_getaffinity(0))
+        processes = min(cores, MOST_PROCESSES) if len(tokens) >= MANY_FRAMES else 1
     evaluation, metrics, details = run_evaluation(
         lambda: FrameSetTracking(nusc, config_factory(eval_version), result_path, tokens, processes))
     with warnings.catch_warnings():
