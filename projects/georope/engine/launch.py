@@ -17,9 +17,6 @@ from mmengine.runner import Runner
 
 from georope.registry import MODELS
 
-# While rank 0 evaluates, the others wait in a collective: its limit (NCCL: 10 minutes, gloo: 30) must not end them.
-RANK_TIMEOUT = 4 * 3600  # seconds
-
 _AMP_ONLY = ('loss_scale', 'dtype', 'use_fsdp')
 
 
@@ -60,14 +57,7 @@ def build_model(path: str, options: dict | None) -> tuple[Config, torch.nn.Modul
 
 
 def build_runner(cfg: Config) -> Runner:
-    """Builds the runner; without a GPU, first makes of the config what can run there, and says so.
-
-    Where the config sets no ``env_cfg.dist_cfg.timeout``, ranks wait for each other up to ``RANK_TIMEOUT``.
-    """
-    if cfg.launcher != 'none':
-        dist = cfg.setdefault('env_cfg', {}).setdefault('dist_cfg', dict(backend='nccl'))
-        print_log(f"ranks wait for each other up to {dist.setdefault('timeout', RANK_TIMEOUT)} s "
-                  '(env_cfg.dist_cfg.timeout)')
+    """Builds the runner; without a GPU, first makes of the config what can run there, and says so."""
     if get_device() == 'cpu':
         _without_gpu(cfg)
     return RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
@@ -86,8 +76,9 @@ def _without_gpu(cfg: Config) -> None:
             cfg.optim_wrapper.pop(key, None)
     if cfg.launcher == 'pytorch':
         if not torch.distributed.is_initialized():  # by a runner before this one
-            torch.distributed.init_process_group(
-                'gloo', timeout=timedelta(seconds=cfg.env_cfg['dist_cfg']['timeout']))
+            limit = cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout')  # s; as mmengine reads it
+            torch.distributed.init_process_group('gloo', **({} if limit is None else dict(timeout=timedelta(
+                seconds=limit))))
             atexit.register(leave_gloo)
         default = dict(type='MMDistributedDataParallel', broadcast_buffers=False,
                        find_unused_parameters=cfg.get('find_unused_parameters', False))
