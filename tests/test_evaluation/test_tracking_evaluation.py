@@ -61,8 +61,8 @@ def test_the_numbers_are_the_devkits_own(request, tmp_path, log, name, processes
     summary = json.loads((tmp_path / 'tracking_metrics_summary.json').read_text())
     assert summary['amota'] == ours.compute_metric('amota') and summary['meta']['use_camera'] is True
     details = json.loads((tmp_path / 'tracking_metrics_details.json').read_text())
-    assert set(details) == set(TRACKING_NAMES) and np.isnan(details['car']['recall']).any()
-    assert len(set(details['car']['ids'])) > 5
+    assert set(details) == set(TRACKING_NAMES) and len(np.unique(details['car']['confidence'])) > 5
+    assert np.isnan(details['car']['recall']).any() or name == 'toy'  # recalls that are not reached
     assert 'tracks of class car: ' in log()  # progress
 
 
