@@ -19,7 +19,7 @@ from .token_classifier import TokenClassifierHead
 from .vovnet import VoVNet
 
 # rope knows no registry: it is plain torch.
-for _part in map(vars(rope).get, rope.__all__):
+for _part in (getattr(rope, _name) for _name in rope.__all__):
     if issubclass(_part, rope.NoEncoding):
         MODELS.register_module(module=_part)
 

@@ -129,12 +129,13 @@ def convert(weights: Mapping[str, Tensor], model: nn.Module, era: str | None = N
     """
     layout = find_layout(weights)
     result = Conversion(layout, era or find_era(layout, meta or {}))
-    if layout == 'stream' and not model.pts_bbox_head.compat:
+    head = model.get_submodule('pts_bbox_head')
+    if layout == 'stream' and not head.compat:
         result.notes.append('note: these weights were trained with the slips that model.pts_bbox_head.compat=True '
                             'repeats; without it their results differ a little')
     target = model.state_dict()
     rest = dict(weights)
-    _drop_frozen(rest, model.pts_bbox_head, result)
+    _drop_frozen(rest, head, result)
     _drop_aliases(rest, target, result)
     result.left |= {name: 'not in this model' for name in rest if name not in target}
     result.missing = [name for name in target if name not in rest]
