@@ -1,0 +1,128 @@
+"""A detector in five lines: the results of tools/test.py, from paths, arrays and PIL images."""
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from launching import main
+from mmengine.config import Config
+from mmengine.registry import init_default_scope
+from PIL import Image
+from tiny_stream import write_configs
+
+from georope.datasets import NuScenesCameraDataset
+from georope.evaluation.results import devkit_boxes, to_global
+from georope.inference import Detector
+from georope.registry import DATASETS, MODELS
+
+
+@pytest.fixture(scope='module')
+def folder(tmp_path_factory) -> Path:
+    """Config and seeded weights of a tiny StreamPETR, and what tools/test.py makes of them."""
+    folder = tmp_path_factory.mktemp('inference')
+    write_configs(folder)
+    cfg = Config.fromfile(folder / 'epochs.json')
+    init_default_scope('mmdet3d')
+    torch.manual_seed(0)
+    model = MODELS.build(cfg.model)
+    model.init_weights()
+    for parameter in model.pts_bbox_head.parameters():  # many are 0: motion would not count
+        parameter.data += 0.05 * torch.randn_like(parameter)
+    torch.save(dict(state_dict=model.state_dict()), folder / 'weights.pth')
+    main('test', folder / 'epochs.json', folder / 'weights.pth', '--work-dir', folder / 'work', '--cfg-options',
+         f'test_evaluator.jsonfile_prefix={folder}')
+    return folder
+
+
+@pytest.fixture(scope='module')
+def detector(folder) -> Detector:
+    return Detector.from_checkpoint(folder / 'epochs.json', folder / 'weights.pth', 'cpu')
+
+
+@pytest.fixture(scope='module')
+def frames(folder) -> list[dict]:
+    data: NuScenesCameraDataset = DATASETS.build(
+        Config.fromfile(folder / 'epochs.json').test_dataloader.dataset | dict(pipeline=[]))
+    return [data.get_data_info(i) for i in range(len(data))]
+
+
+def calibration(frame: dict) -> dict:
+    return dict(cam2img=frame['cam2img'], lidar2cam=frame['lidar2cam'])
+
+
+def pose(frame: dict) -> dict:
+    return dict(lidar2global=frame['lidar2global'], timestamp=1.7e9 + frame['timestamp'], scene=frame['scene_token'])
+
+
+def test_a_stream_is_what_test_py_finds_to_the_byte(folder, detector, frames):
+    """Two streams at a time, each with its own memory, and frames in between that leave no trace."""
+    expected = json.loads((folder / 'results_nusc.json').read_text())['results']
+    stream, other = detector.stream(), detector.stream()
+    for frame in frames:
+        other(frame['img_path'][::-1], frame['lidar2img'][::-1], **pose(frames[0]))
+        stream(frame['img_path'], **calibration(frame), **pose(frame), remember=False)
+        sample = stream.predict(frame['img_path'], **calibration(frame), **pose(frame), cameras=frame['cam_names'])
+        found = sample.pred_instances_3d
+        boxes = to_global(frame['token'], found.bboxes_3d, found.scores_3d, found.labels_3d, frame['lidar2global'])
+        assert json.loads(json.dumps(devkit_boxes(boxes, detector.classes))) == expected[frame['token']]
+        assert len(found) > 50
+        if not frame['prev_exists']:  # a frame by itself is a scene of one frame
+            alone, first = detector(frame['img_path'], **calibration(frame)), detector.detections(sample)
+            assert all(map(np.array_equal, alone, first))
+    with pytest.raises(ValueError, match='sample early is 1.0 s earlier'):
+        stream.predict(frame['img_path'], **calibration(frame), **pose(frame) | dict(timestamp=1.7e9 + frame[
+            'timestamp'] - 1), token='early')
+    changed = stream(frame['img_path'], **calibration(frame), **pose(frame))
+    stream.reset()
+    again = stream(frame['img_path'], **calibration(frame), **pose(frame))
+    assert np.array_equal(again.boxes, detector(frame['img_path'], **calibration(frame)).boxes)
+    assert not np.array_equal(again.boxes, changed.boxes)
+
+
+def test_paths_arrays_and_pil_images_and_a_projection(detector, frames):
+    frame = frames[0]
+    boxes, scores, names = detector([Path(path) for path in frame['img_path']], **calibration(frame))
+    assert boxes.shape == (len(scores), 9) and len(names) == len(scores) and set(names) <= set(detector.classes)
+    assert (np.diff(scores) <= 0).all() and boxes.dtype == scores.dtype == np.float32
+    arrays = [cv2.imread(path) for path in frame['img_path']]
+    assert np.array_equal(detector(arrays, **calibration(frame)).boxes, boxes)
+    pictures = [Image.fromarray(array[..., ::-1]) for array in arrays]
+    assert np.array_equal(detector(pictures, **calibration(frame)).boxes, boxes)
+    # Factors of the projection are found again; mirrored pictures are seen where they are.
+    other = detector(pictures, frame['lidar2img'].astype(np.float32))
+    np.testing.assert_allclose(other.scores, scores, atol=1e-4)
+    np.testing.assert_allclose(other.boxes[:20], boxes[:20], atol=1e-2)
+    mirror = np.diag([-1.0, 1, 1, 1])
+    mirror[0, 2] = arrays[0].shape[1]
+    mirrored = detector.predict(arrays, mirror @ frame['lidar2img'])
+    seen = detector.predict(arrays, frame['lidar2img'])
+    assert (np.array(mirrored.cam2img)[:, 0, 0] < 0).all()
+    np.testing.assert_allclose(np.abs(np.array(mirrored.cam2img)[:, [0, 1], [0, 1]]),
+                               np.array(seen.cam2img)[:, [0, 1], [0, 1]], rtol=1e-9)
+    # Any number of cameras.
+    assert len(detector(arrays[:1], frame['lidar2img'][:1]).boxes)
+
+
+@pytest.mark.parametrize('change, told', [
+    (dict(cam2img=None), r'frame frame: give lidar2img, or cam2img and lidar2cam; here are \[.lidar2cam.\]'),
+    (dict(lidar2img=np.eye(4)[None]), 'give lidar2img, or cam2img and lidar2cam; here are'),
+    (dict(lidar2cam=np.eye(4)[None]), '2 images and 1 matrices lidar2cam'),
+    (dict(lidar2cam=2 * np.eye(4)[None].repeat(2, 0)), 'frame frame: camera 0: lidar2cam has a rotation'),
+    (dict(lidar2cam=None, cam2img=None, lidar2img=5 * np.eye(4)[None].repeat(2, 0)), 'third row has length 5'),
+    (dict(images=[np.zeros((4, 4)), np.zeros((4, 4))]), r'camera 0: the image is an array \(4, 4\) float64'),
+    (dict(images=['absent.jpg', 'absent.jpg']), 'sample frame, camera camera 0: .*absent.jpg'),
+])
+def test_errors_say_what_to_do(detector, frames, change, told):
+    images = change.pop('images', frames[0]['img_path'])
+    with pytest.raises((ValueError, OSError), match=told):
+        detector(images, **calibration(frames[0]) | change)
+
+
+def test_weights_of_another_model_are_refused(folder, tmp_path):
+    weights = torch.load(folder / 'weights.pth', weights_only=True)
+    weights['state_dict'].pop('pts_bbox_head.reference_points.weight')
+    torch.save(weights, tmp_path / 'less.pth')
+    with pytest.raises(RuntimeError, match='missing in the checkpoint.*reference_points'):
+        Detector.from_checkpoint(folder / 'epochs.json', tmp_path / 'less.pth', 'cpu')
