@@ -1,18 +1,24 @@
 """A detector in five lines: the results of tools/test.py, from paths, arrays and PIL images."""
+import copy
 import json
+import shutil
+import sys
 from pathlib import Path
+from unittest import mock
 
 import cv2
 import numpy as np
 import pytest
 import torch
-from launching import main
+import yaml
+from launching import load, main
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from PIL import Image
 from tiny_stream import write_configs
 
 from georope.datasets import NuScenesCameraDataset
+from georope.datasets.loose_frames import nuscenes_frames
 from georope.evaluation.results import devkit_boxes, to_global
 from georope.inference import Detector
 from georope.registry import DATASETS, MODELS
@@ -126,3 +132,71 @@ def test_weights_of_another_model_are_refused(folder, tmp_path):
     torch.save(weights, tmp_path / 'less.pth')
     with pytest.raises(RuntimeError, match='missing in the checkpoint.*reference_points'):
         Detector.from_checkpoint(folder / 'epochs.json', tmp_path / 'less.pth', 'cpu')
+
+
+def infer(folder: Path, *arguments) -> None:
+    argv = ['infer', folder / 'epochs.json', folder / 'weights.pth', *arguments, '--device', 'cpu']
+    with mock.patch.object(sys, 'argv', [str(part) for part in argv]):
+        load('infer').main()
+
+
+def test_infer_on_a_calibration_file(folder, frames, tmp_path):
+    """One's own images: the results of tools/test.py again, with a picture of each frame."""
+    rig = {name: dict(cam2img=frames[0]['cam2img'][i, :3, :3].tolist(), lidar2cam=frames[0]['lidar2cam'][i].tolist())
+           for i, name in enumerate(frames[0]['cam_names'])}
+    content = dict(cameras=rig, frames=[dict(
+        token='first', images=dict(zip(frames[0]['cam_names'], frames[0]['img_path'])), timestamp=3,
+        lidar2global=frames[0]['lidar2global'].tolist())])
+    (tmp_path / 'rig.yaml').write_text(yaml.safe_dump(content))
+    infer(folder, tmp_path / 'rig.yaml', '--out', tmp_path / 'out', '--score-thr', '0')
+    expected = json.loads((folder / 'results_nusc.json').read_text())['results'][frames[0]['token']]
+    found = json.loads((tmp_path / 'out/detections.json').read_text())['results']['first']
+    assert found == [box | dict(sample_token='first') for box in expected]
+    picture = cv2.imread(str(tmp_path / 'out/first.png'))
+    assert picture.shape[1] > 1200 and picture.std() > 10
+
+    for change, told in ((lambda x: x['cameras'][frames[0]['cam_names'][0]].pop('cam2img'), 'give cam2img and lidar2c'),
+                         (lambda x: x['frames'][0]['images'].popitem(), 'frame first: images: it needs images of the'),
+                         (lambda x: x['frames'][0].update(time=4), r"frame first: unknown keys \['time'\]"),
+                         (lambda x: x.pop('frames'), '"frames" .the images. are needed')):
+        other = copy.deepcopy(content)
+        change(other)
+        (tmp_path / 'rig.json').write_text(json.dumps(other))
+        with pytest.raises(ValueError, match=told):
+            infer(folder, tmp_path / 'rig.json', '--out', tmp_path / 'out')
+    content['frames'][0].pop('timestamp')
+    (tmp_path / 'rig.json').write_text(json.dumps(content))
+    with pytest.raises(SystemExit, match='frame first: a model with a memory needs timestamp'):
+        infer(folder, tmp_path / 'rig.json', '--out', tmp_path / 'out')
+
+
+def test_infer_between_the_key_frames(folder, frames, tmp_path):
+    """Key frames keep their results; a still object is where the key frames around it see it."""
+    root = folder / 'toy'
+    tables = {name: json.loads((root / f'v1.0-mini/{name}.json').read_text()) for name in ('sample_data', 'scene')}
+    name = min(scene['name'] for scene in tables['scene'])
+    keys = {record['sample_token']: record for record in tables['sample_data']
+            if record['is_key_frame'] and 'CAM_FRONT/' in record['filename']}
+    for record in tables['sample_data']:  # the toy world has no such images: those of a key frame stand in
+        if not record['is_key_frame'] and record['filename'].endswith('.jpg'):
+            (root / record['filename']).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(root / keys[record['sample_token']]['filename'], root / record['filename'])
+    infer(folder, root, '--version', 'v1.0-mini', '--scenes', name, '--sweeps', '--out', tmp_path, '--no-pictures')
+    found = json.loads((tmp_path / 'detections.json').read_text())['results']
+    expected = json.loads((folder / 'results_nusc.json').read_text())['results']
+    own = [token for token in expected if token in found]
+    assert len(own) == 4 and len(found) == 4 + 3 and not list(tmp_path.glob('*.png'))
+    assert all(found[token] == expected[token] for token in own)
+
+    drive = list(nuscenes_frames(root, 'v1.0-mini', [name], between=True))
+    assert [frame.key_frame for frame in drive] == [True, False] * 3 + [True]
+    still = drive[0].lidar2global @ [5, 12, 0, 1]
+    for before, between, after in zip(drive[::2], drive[1::2], drive[2::2]):
+        assert before.timestamp < between.timestamp < after.timestamp
+        share = (between.timestamp - before.timestamp) / (after.timestamp - before.timestamp)
+        place = ((1 - share) * before.lidar2global + share * after.lidar2global)[:3, 3]
+        assert np.linalg.norm(between.lidar2global[:3, 3] - place) < 0.05
+        cam = [frame.lidar2cam[0] @ np.linalg.inv(frame.lidar2global) @ still for frame in (before, between, after)]
+        assert np.linalg.norm(cam[1] - (cam[0] + cam[2]) / 2) < 0.3
+    with pytest.raises(ValueError, match='has no scenes scene-9999; it has'):
+        list(nuscenes_frames(root, 'v1.0-mini', ['scene-9999']))
