@@ -11,13 +11,15 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from launching import load, main
+from launching import TOOLS, load, main
+from mmdet3d.apis import inference_multi_modality_detector, init_model
 from mmengine.config import Config
 from mmengine.registry import init_default_scope
 from PIL import Image
 from tiny_stream import write_configs
 
 from georope.datasets import NuScenesCameraDataset
+from georope.datasets.info_file import load_infos, save_infos
 from georope.datasets.loose_frames import nuscenes_frames
 from georope.evaluation.results import devkit_boxes, to_global
 from georope.inference import Detector
@@ -200,3 +202,34 @@ def test_infer_between_the_key_frames(folder, frames, tmp_path):
         assert np.linalg.norm(cam[1] - (cam[0] + cam[2]) / 2) < 0.3
     with pytest.raises(ValueError, match='has no scenes scene-9999; it has'):
         list(nuscenes_frames(root, 'v1.0-mini', ['scene-9999']))
+
+
+def test_mmdet3ds_own_functions(folder, frames, tmp_path):
+    """What docs/deployment.md says of them: init_model with any config, inference_multi_modality_detector with PETR."""
+    stream = init_model(str(folder / 'epochs.json'), str(folder / 'weights.pth'), 'cpu')
+    assert stream.dataset_meta['classes'][0] == 'car'
+    infos = load_infos(folder / 'toy/nuscenes_infos_train.pkl')
+    entry = infos['data_list'][0]
+    entry['images'] = {name: entry['images'][name] for name in frames[0]['cam_names']}
+    for name, image in entry['images'].items():  # the function wants all images of a frame in one folder
+        shutil.copy(folder / 'toy/samples' / name / image['img_path'], tmp_path)
+    save_infos(infos, tmp_path / 'infos.pkl')
+    arguments = ('no lidar.bin', str(tmp_path), str(tmp_path / 'infos.pkl'), 'all')
+    with pytest.raises(ValueError, match=r"no \['ego_pose'"):
+        stream.cfg.test_dataloader.dataset.box_type_3d = 'LiDAR'
+        inference_multi_modality_detector(stream, *arguments)
+
+    petr = Config.fromfile(TOOLS.parent / 'configs/toy/petr-urope_toy.py')
+    petr.test_dataloader.dataset = Config.fromfile(folder / 'epochs.json').test_dataloader.dataset
+    petr.model.pts_bbox_head.update(num_query=12)
+    torch.manual_seed(0)
+    weights = MODELS.build(petr.model).state_dict()
+    torch.save(dict(state_dict=weights, meta=dict(dataset_meta={})), tmp_path / 'petr.pth')
+    model = init_model(petr, str(tmp_path / 'petr.pth'), 'cpu')
+    model.cfg.test_dataloader.dataset.box_type_3d = 'LiDAR'
+    found = inference_multi_modality_detector(model, *arguments)[0].pred_instances_3d
+    ours = Detector.from_checkpoint(petr, tmp_path / 'petr.pth', 'cpu').predict(
+        frames[0]['img_path'], **calibration(frames[0])).pred_instances_3d
+    assert len(found) and torch.equal(found.bboxes_3d.tensor, ours.bboxes_3d.tensor)
+    with pytest.raises(ValueError, match='remembers nothing'):
+        Detector.from_checkpoint(petr, tmp_path / 'petr.pth', 'cpu').stream()
