@@ -323,7 +323,8 @@ class PETRHead(BaseModule):
         cameras = self._read_cameras(metas, num_cameras, size, features.device)
         tokens = features.flatten(3).transpose(2, 3).flatten(1, 2)
         if chosen is not None:
-            cameras, tokens = cameras.select(chosen), tokens.gather(1, chosen[..., None].expand(-1, -1, tokens.shape[-1]))
+            cameras = cameras.select(chosen)
+            tokens = tokens.gather(1, chosen[..., None].expand(-1, -1, tokens.shape[-1]))
         content, position = self._embed_tokens(tokens, cameras, (num_cameras, *size))
         absolute = self.encoding.embed_keys(cameras.rays)
         if absolute is not None:
@@ -334,16 +335,19 @@ class PETRHead(BaseModule):
                       device: torch.device) -> Cameras:
         """Those of a feature map of ``size`` (rows, columns)."""
         lidar2img = stack_matrices(metas, 'lidar2img', num_cameras, 4)
-        focal_lengths = None
-        if self.position_embedding:
-            cam2img = stack_matrices(metas, 'cam2img', num_cameras, 3)
-            focal_lengths = self._spread_focal_lengths(
-                to_device(cam2img.diagonal(dim1=-2, dim2=-1)[..., :2].float(), device), size[0] * size[1])
-        return Cameras(Rays.from_lidar2img(lidar2img, size, self.stride, device, torch.float32), focal_lengths,
-                       padded_tokens(metas, num_cameras, size, self.stride, device))
+        rays = Rays.from_lidar2img(lidar2img, size, self.stride, device, torch.float32)
+        padding = padded_tokens(metas, num_cameras, size, self.stride, device)
+        per_camera = size[0] * size[1]
+        focal_lengths = self._focal_lengths(metas, num_cameras, per_camera, device) if self.position_embedding else None
+        return Cameras(rays, focal_lengths, padding)
 
-    def _spread_focal_lengths(self, focal_lengths: Tensor, per_camera: int) -> Tensor:
-        """Those of the cameras (B, N, 2) to their tokens: (B, L, 2)."""
+    def _focal_lengths(self, metas: Sequence[dict], cameras: int, per_camera: int, device: torch.device) -> Tensor:
+        """Of each token: (B, L, 2), pixels; negative where an image is flipped."""
+        cam2img = stack_matrices(metas, 'cam2img', cameras, 3)
+        return self._to_tokens(to_device(cam2img.diagonal(dim1=-2, dim2=-1)[..., :2].float(), device), per_camera)
+
+    def _to_tokens(self, focal_lengths: Tensor, per_camera: int) -> Tensor:
+        """Those of the cameras (B, N, 2) for their tokens: (B, L, 2)."""
         if self.compat:
             return focal_lengths.repeat(1, per_camera, 1)
         return focal_lengths.repeat_interleave(per_camera, dim=1)
