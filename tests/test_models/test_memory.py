@@ -102,7 +102,8 @@ def test_get_changes_nothing_and_no_gradient_stays():
     step(memory, meta())
     frames = Frames.read([meta(0.5)], torch.device('cpu'))
     first, second = memory.get(frames, START, 4), memory.get(frames, START.requires_grad_(), 4)
-    assert all(torch.equal(a, b) and not b.requires_grad for a, b in zip(first.tensors().values(), second.tensors().values()))
+    assert all(torch.equal(a, b) and not b.requires_grad
+               for a, b in zip(first.tensors().values(), second.tensors().values()))
     START.requires_grad_(False)
     memory.update(torch.ones(1, 2, 4, requires_grad=True), torch.ones(1, 2, 3), torch.ones(1, 2, 2))
     assert not any(x.requires_grad for x in memory.get(frames, START, 4).tensors().values())
