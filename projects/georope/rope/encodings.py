@@ -26,8 +26,10 @@ class NoEncoding(PositionEncoding):
 class Pluecker(PositionEncoding):
     """An absolute embedding of each token's ray, added to its key: unit direction and moment through a small MLP."""
 
+    decisive = ()
+
     def __init__(self, num_heads: int = 8, head_dim: int = 32, num_layers: int = 6) -> None:
-        super().__init__(num_heads, head_dim)
+        super().__init__(num_heads, head_dim, num_layers)
         dims = num_heads * head_dim
         self.mlp = nn.Sequential(nn.Linear(6, dims), nn.ReLU(), nn.Linear(dims, dims))
 
@@ -46,9 +48,11 @@ class RoPE3D(PositionEncoding):
         rotate_values: rotate values and outputs too (METHOD section 5).
     """
 
+    decisive = ('rotate_values', 'bands.frequencies', 'bands.directions')
+
     def __init__(self, num_heads: int = 8, head_dim: int = 32, bands: str | dict = 'axial', rotate_values: bool = True,
                  num_layers: int = 6) -> None:
-        super().__init__(num_heads, head_dim)
+        super().__init__(num_heads, head_dim, num_layers)
         self.rotate_values = rotate_values
         self.bands = Bands(bands, num_heads, head_dim)
 
@@ -70,9 +74,12 @@ class BEVTimeRoPE(RoPE3D):
         time: shortest and longest period, seconds (choice).
     """
 
+    decisive = ()
+
     def __init__(self, num_heads: int = 8, head_dim: int = 32, xy: tuple[float, float] = XY_WAVELENGTHS,
                  time: tuple[float, float] = (1.0, 16.0), rotate_values: bool = False, num_layers: int = 6) -> None:
-        super().__init__(num_heads, head_dim, dict(type='axial', xy=xy, z=time), rotate_values)
+        super().__init__(num_heads, head_dim, dict(type='axial', xy=xy, z=time), rotate_values,
+                         num_layers)
 
     def rotate_queries(self, points: Tensor, times: Tensor | None = None) -> Rotation:
         """The rotation of ``points`` (B, Q, 3) at ``times`` (B, Q) in seconds from now, None for now."""
@@ -91,10 +98,12 @@ class URoPE(RoPE3D):
         pluecker: add ``Pluecker``'s embedding to the keys as well (paper's ablation).
     """
 
+    decisive = ('depths',)
+
     def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = ANCHORS,
                  channel_wise: bool = False, bands: str | dict = 'axial', rotate_values: bool = True,
                  pluecker: bool = False, num_layers: int = 6) -> None:
-        super().__init__(num_heads, head_dim, bands, rotate_values)
+        super().__init__(num_heads, head_dim, bands, rotate_values, num_layers)
         self.absolute = (Pluecker if pluecker else NoEncoding)(num_heads, head_dim)
         self.register_buffer('depths', fixed_anchors(anchors, num_heads, head_dim // 2, channel_wise), persistent=False)
 
@@ -146,13 +155,14 @@ class PredictedRoPE(RoPE3D):
             ``PredictedDepth`` and ``PredictedInterval``.
     """
 
+    decisive = ('predictors.0.log_depths', 'predictors.0.log_range')
     predicts = True
     predictor = PredictedDepth
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = ANCHORS,
                  per_layer: bool = True, bands: str | dict = 'axial', rotate_values: bool = True, num_layers: int = 6,
                  **support) -> None:
-        super().__init__(num_heads, head_dim, bands, rotate_values)
+        super().__init__(num_heads, head_dim, bands, rotate_values, num_layers)
         self.per_layer = per_layer
         self.predictors = nn.ModuleList(self.predictor(num_heads * head_dim, anchors, **support)
                                         for _ in range(num_layers if per_layer else 1))
@@ -184,6 +194,8 @@ class PredictedRoPE(RoPE3D):
 class LearnedDepth(PredictedRoPE):
     """URoPE's ablation: every token at one predicted depth, taken as certain. Start at ``anchors=[depth]``."""
 
+    decisive = ()
+
     def __init__(self, *args, anchors: Sequence[float] = (20, ), **kwargs) -> None:
         super().__init__(*args, anchors=anchors, **kwargs)
         if len(list_anchors(anchors)) != 1:
@@ -203,6 +215,7 @@ class RayRoPE(LearnedDepth):
     times ``sinc(w.r * half length)``.
     """
 
+    decisive = ('predictors.0.least', 'predictors.0.greatest')
     predictor = PredictedInterval
 
     def _rotate(self, frame: Frame, support: tuple[Tensor, Tensor], features: Tensor) -> Rotation:
@@ -233,6 +246,7 @@ class WorldRoPE(PredictedRoPE):
         depth_loss_weight: weight of ``depth_loss`` in ``losses``; 0 for none.
     """
 
+    decisive = ('predictors.0.least', 'predictors.0.greatest', 'temperature', 'max_temperature', 'query_deviation')
     predictor = PredictedMixture
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = ANCHORS,
@@ -328,9 +342,11 @@ class GTA(PositionEncoding):
         wavelengths: shortest and longest along the image, in widths and heights of the image (choice).
     """
 
+    decisive = ('metres', 'frequencies')
+
     def __init__(self, num_heads: int = 8, head_dim: int = 32, metres: float = 2.0,
                  wavelengths: tuple[float, float] = (0.1, 2.0), num_layers: int = 6) -> None:
-        super().__init__(num_heads, head_dim)
+        super().__init__(num_heads, head_dim, num_layers)
         if head_dim % 8:
             raise ValueError(f'head_dim must be a multiple of 8: 4x4 matrices on half of it, not {head_dim}')
         if not metres > 0:
