@@ -1,4 +1,4 @@
-"""Multi-head attention that takes rotations (METHOD section 5)."""
+"""Multi-head attention that takes rotations (rope/README.md, 5)."""
 from __future__ import annotations
 
 import torch

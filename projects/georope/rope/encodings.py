@@ -45,7 +45,7 @@ class RoPE3D(PositionEncoding):
 
     Args:
         bands: ``'axial'`` (paper), ``'mixed'`` (our choice), or a dict with their options, see ``Bands``.
-        rotate_values: rotate values and outputs too (METHOD section 5).
+        rotate_values: rotate values and outputs too (rope/README.md, 5).
     """
 
     decisive = ('rotate_values', 'bands.frequencies', 'bands.directions')
@@ -232,7 +232,7 @@ class RayRoPE(LearnedDepth):
 
 class WorldRoPE(PredictedRoPE):
     """WorldRoPE (arXiv 2610.16337) between image tokens and 3D points: the expected rotation over a predicted mixture
-    of Gaussians in depth and over the patch. What the paper does not tell is our choice, see METHOD.
+    of Gaussians in depth and over the patch. What the paper does not tell is our choice, see rope/README.md, 3 to 5.
 
     Args:
         anchors: means at which training starts, as for ``URoPE``: as many hypotheses.
@@ -333,9 +333,9 @@ class WorldRoPE(PredictedRoPE):
 
 class GTA(PositionEncoding):
     """GTA (arXiv 2310.10375) for 3D queries: half of a key's channels go through its camera's pose, the other half turn
-    by its place in the image. The queries stand in the LiDAR frame: their transform is the identity.
+    by its position in the image. The queries stand in the LiDAR frame: their transform is the identity.
 
-    Not invariant under a translation of the frame, since the queries' own places do not enter (METHOD section 6).
+    Not invariant under a translation of the frame, since the positions of queries do not enter (rope/README.md, 6).
 
     Args:
         metres: length that counts as 1 in translations (choice: cameras stand about that far from the LiDAR).
