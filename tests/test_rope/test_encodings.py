@@ -442,7 +442,8 @@ def arguments(cls) -> set[str]:
     names = set()
     for base in cls.__mro__:
         parameters = signature(base.__init__).parameters.values() if '__init__' in vars(base) else ()
-        names |= {parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD}
+        names |= {parameter.name for parameter in parameters
+                  if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)}
         if parameters and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
     return names - {'self', 'num_heads', 'head_dim', 'num_layers', 'dims'}
