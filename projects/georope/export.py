@@ -138,9 +138,12 @@ class ExportedDetector(nn.Module):
             """(N, ...) to all tokens: (1, L, ...)."""
             return each[:, None].expand(-1, tokens, *[-1] * (each.dim() - 1)).flatten(0, 1)[None]
         pixels = torch.stack((u.repeat(rows), v[:, None].expand(-1, columns).flatten()), dim=-1)
+        img2lidar = torch.stack((along_u, along_v, ahead, origins), dim=-1)
         rays = Rays(spread(origins), directions.flatten(0, 2)[None], spread(inverse[:, :2]),
                     pixels.repeat(self.num_cameras, 1)[None], head.stride ** 2 / 12,
-                    (columns * head.stride, rows * head.stride))
+                    (columns * head.stride, rows * head.stride),
+                    torch.arange(self.num_cameras, device=lidar2img.device).repeat_interleave(tokens)[None],
+                    img2lidar[None])
         # Of K R with K upper triangular: fy is the length of (y x z), fx fy the determinant.
         fy = torch.linalg.vector_norm(adjoint[:, 0], dim=-1)
         focal = head._to_tokens(torch.stack((determinant / fy, fy), dim=-1)[None], tokens)
