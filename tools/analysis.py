@@ -5,8 +5,8 @@
     tools/analysis.py CONFIG... --device cuda --amp float16
 
 FLOPs are torch's count (torch.utils.flop_counter: convolutions, linear layers, attention; 2 per multiply-add, nothing
-elementwise) of one frame of all cameras. An encoding's are those of its own layers: rotations are elementwise. Memory is
-that of tensors above the parameters. Images and weights are random. Needs torch >= 2.4.
+elementwise) of one frame of all cameras. An encoding's are those of its own layers: rotations are elementwise. Memory
+is that of tensors above the parameters. Images and weights are random. Needs torch >= 2.4.
 """
 import argparse
 import gc

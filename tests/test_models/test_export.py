@@ -54,7 +54,7 @@ def test_in_tensors_alone_it_is_the_model(name):
 
 
 def test_onnxruntime_agrees(tmp_path: Path, capsys):
-    """tools/export.py over five frames of a stream, with a choice of image tokens; it leaves with 1 beyond its limits."""
+    """tools/export.py over five frames of a stream, with a choice of image tokens; it exits with 1 beyond limits."""
     onnx = pytest.importorskip('onnx', reason='needs onnx, onnxscript and onnxruntime')
     for name in ('onnxscript', 'onnxruntime'):
         pytest.importorskip(name, reason='needs onnx, onnxscript and onnxruntime')
@@ -62,14 +62,14 @@ def test_onnxruntime_agrees(tmp_path: Path, capsys):
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     path, head = tmp_path / 'detector.onnx', 'model.pts_bbox_head'
-    argv = ['export', CONFIGS / 'toy/streampetr-worldrope_toy.py', '--out', path, '--image', *SIZE, '--cameras', CAMERAS,
-            '--cfg-options', f'{head}.decoder.num_layers=1', 'model.img_roi_head.infer_ratio=0.6', f'{head}.num_query=20']
+    options = {f'{head}.decoder.num_layers': 1, 'model.img_roi_head.infer_ratio': 0.6, f'{head}.num_query': 20}
+    argv = ['export', CONFIGS / 'toy/streampetr-worldrope_toy.py', '--out', path, '--image', *SIZE, '--cameras',
+            CAMERAS, '--cfg-options', *(f'{key}={value}' for key, value in options.items())]
     with mock.patch.object(sys, 'argv', [str(part) for part in argv]), pytest.raises(SystemExit) as left:
         tool.main()
     row = capsys.readouterr().out.splitlines()[-1]
     assert left.value.code == 0 and row.startswith('| streampetr-worldrope_toy | '), row
 
-    options = {f'{head}.decoder.num_layers': 1, 'model.img_roi_head.infer_ratio': 0.6, f'{head}.num_query': 20}
     _, model = tool.drawn(str(CONFIGS / 'toy/streampetr-worldrope_toy.py'), options)
     detector, run = ExportedDetector(model.eval(), SIZE, CAMERAS), onnx_runner(path)
     graph = onnx.load(path)
