@@ -123,30 +123,16 @@ class ExportedDetector(nn.Module):
     def _cameras(self, lidar2img: Tensor) -> Cameras:
         """Rays by the adjoint of the 3x3 part, in float32: no runtime inverts matrices, and TensorRT has no float64."""
         head = self.model.pts_bbox_head
-        rows, columns = self.size
         x, y, z = lidar2img[:, :3, :3].unbind(1)  # rows, each (N, 3)
-        adjoint = torch.stack((_cross(y, z), _cross(z, x), _cross(x, y)), dim=1)  # columns of the inverse, times det
-        determinant = (x * adjoint[:, 0]).sum(-1)
+        adjoint = torch.stack((_cross(y, z), _cross(z, x), _cross(x, y)), dim=-1)  # the inverse, times the determinant
+        determinant = (x * adjoint[..., 0]).sum(-1)
         inverse = adjoint / determinant[:, None, None]
-        origins = -(inverse * lidar2img[:, :3, 3, None]).sum(1)
-        u, v = ((torch.arange(num, dtype=torch.float32, device=lidar2img.device) + 0.5) * head.stride
-                for num in (columns, rows))
-        along_u, along_v, ahead = inverse.unbind(1)
-        directions = (along_u[:, None, None] * u[:, None] + along_v[:, None, None] * v[:, None, None]
-                      + ahead[:, None, None])
-        tokens = rows * columns
-
-        def spread(each: Tensor) -> Tensor:
-            """(N, ...) to all tokens: (1, L, ...)."""
-            return each[:, None].expand(-1, tokens, *[-1] * (each.dim() - 1)).flatten(0, 1)[None]
-        pixels = torch.stack((u.repeat(rows), v[:, None].expand(-1, columns).flatten()), dim=-1)
-        rays = Rays(spread(origins), directions.flatten(0, 2)[None], spread(inverse[:, :2]),
-                    pixels.repeat(self.num_cameras, 1)[None], head.stride ** 2 / 12,
-                    (columns * head.stride, rows * head.stride))
+        origins = -(inverse * lidar2img[:, None, :3, 3]).sum(-1)
+        rays = Rays.from_img2lidar(torch.cat((inverse, origins[..., None]), dim=-1)[None], self.size, head.stride)
         # Of K R with K upper triangular: fy is the length of (y x z), fx fy the determinant.
-        fy = torch.linalg.vector_norm(adjoint[:, 0], dim=-1)
-        focal = head._to_tokens(torch.stack((determinant / fy, fy), dim=-1)[None], tokens)
-        return Cameras(rays, focal, self.padding)
+        fy = torch.linalg.vector_norm(adjoint[..., 0], dim=-1)
+        focal = torch.stack((determinant / fy, fy), dim=-1)[None]
+        return Cameras(rays, head._to_tokens(focal, self.size[0] * self.size[1]), self.padding)
 
 
 @dataclass(frozen=True)
