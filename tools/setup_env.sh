@@ -33,7 +33,8 @@ libraries() {
         { say 'uv could not install them, trying pip'; pip install -q -c "$constraints" "$@"; }
 }
 install_libraries() {
-    libraries nuscenes-devkit motmetrics pandas packaging -r requirements/openmmlab.txt -r requirements/dev.txt
+    libraries nuscenes-devkit motmetrics pandas packaging -r requirements/openmmlab.txt -r requirements/dev.txt \
+        -r requirements/export.txt
     libraries --no-deps mmengine mmdet mmdet3d lyft-dataset-sdk
 }
 
