@@ -29,6 +29,10 @@ class PETR(Base3DDetector):
                  init_cfg: dict | None = None) -> None:
         super().__init__(data_preprocessor, init_cfg)
         self.img_backbone = MODELS.build(img_backbone)
+        channels = getattr(self.img_backbone, 'channels', None)
+        if channels and list(channels) != list(img_neck.get('in_channels', channels)):
+            raise ValueError(f'img_neck.in_channels={img_neck["in_channels"]} are not the channels of the maps of '
+                             f'img_backbone, {list(channels)} at strides {list(self.img_backbone.strides)}')
         self.img_neck = MODELS.build(img_neck)
         self.pts_bbox_head = MODELS.build(pts_bbox_head)
         self.position_level = position_level
