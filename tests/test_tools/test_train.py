@@ -149,6 +149,8 @@ def test_test_refuses_an_absent_checkpoint(config, capsys):
     with pytest.raises(SystemExit):
         main('test', config, 'absent.pth')
     assert 'argument checkpoint: no such file: absent.pth' in capsys.readouterr().err
+    with pytest.raises(SystemExit, match='--tta is for model.type="georope.PETR", not mmengine.TinyModel'):
+        main('test', config, config, '--tta')
 
 
 @pytest.mark.parametrize('option, meant', [
