@@ -2,7 +2,7 @@
 or --accept-weights says that others are meant.
 
 The flags are mmdet3d's and --compile, without --ceph (a matter of the config: backend_args), --show and --wait-time
-(pictures are written, no window is opened) and --tta (mmdet3d has it for segmentation only). Of --task only camera
+(pictures are written, no window is opened). --tta mirrors left and right, for PETR. Of --task only camera
 images are left.
 """
 import argparse
@@ -18,6 +18,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--show-dir', help='write a picture of each frame here; below work_dir/timestamp if relative')
     parser.add_argument('--score-thr', type=float, default=0.1, help='lowest score of the boxes in the pictures')
     parser.add_argument('--task', choices=['multi-view_det'], default='multi-view_det', help='kind of the pictures')
+    parser.add_argument('--tta', action='store_true', help='test-time augmentation: mirrored frames as well, merged; '
+                        'its options: --cfg-options model.tta.distance=METRES')
     return parser.parse_args()
 
 
@@ -25,6 +27,10 @@ def main() -> None:
     args = parse_args()
     cfg = load_config(args)
     cfg.update(load_from=args.checkpoint, resume=False)
+    if args.tta:
+        if cfg.model.type != 'georope.PETR':
+            raise SystemExit(f'--tta is for model.type="georope.PETR", not {cfg.model.type}')
+        cfg.model.tta = cfg.model.get('tta') or dict(distance=1.0)
     if args.show_dir:
         if 'visualization' not in cfg.get('default_hooks', {}):
             raise SystemExit(f'--show-dir needs default_hooks.visualization in {args.config}, '

@@ -48,6 +48,38 @@ def test_interrupted_and_resumed_equals_straight(config, tmp_path, kill):
     torch.testing.assert_close(weights(broken / 'epoch_4.pth'), weights(straight / 'epoch_4.pth'), rtol=0, atol=1e-7)
 
 
+RECIPE = """
+model = dict(layers=3, frozen=1)
+custom_hooks = [dict(type='InterruptHook', iteration=None), dict(type='EMAHook', momentum=0.1)]
+optim_wrapper = dict(accumulative_counts=2, constructor='georope.LayerDecayConstructor',
+                     paramwise_cfg=dict(layer_decay=0.5))
+"""
+
+
+def test_ema_accumulation_layer_decay_and_frozen_layers_resume(config, tmp_path):
+    """All four at once: each does what it says, and a run that was interrupted ends like one in one go."""
+    recipe = tmp_path / 'recipe.py'
+    recipe.write_text(f'_base_ = {str(config)!r}\n{RECIPE}')
+    straight, broken = tmp_path / 'straight', tmp_path / 'broken'
+    main('train', recipe, '--work-dir', straight)
+    with pytest.raises(KeyboardInterrupt):
+        main('train', recipe, '--work-dir', broken, '--cfg-options', 'custom_hooks.0.iteration=15')
+    main('train', recipe, '--work-dir', broken, '--resume')
+    one, two = (torch.load(path / 'epoch_4.pth', weights_only=True) for path in (straight, broken))
+    for key in ('state_dict', 'ema_state_dict'):
+        torch.testing.assert_close(one[key], two[key], rtol=0, atol=1e-7)
+    np.testing.assert_allclose(scalars(broken, 'loss')[-12:], scalars(straight, 'loss')[-12:], rtol=1e-6)
+
+    first = torch.load(straight / 'epoch_2.pth', weights_only=True)
+    trained, averaged = one['ema_state_dict'], one['state_dict']  # mmengine saves the average as the model's weights
+    assert not torch.equal(trained['module.linear.weight'], averaged['linear.weight'])
+    moved = {key for key, value in averaged.items() if not torch.equal(value, first['state_dict'][key])}
+    assert moved == {key for key in averaged if not key.startswith('img_backbone.0.')}  # the first layer is frozen
+    assert {int(state['step']) for state in one['optimizer']['state'].values()} == {12}  # of 24 iterations
+    assert sorted({group['initial_lr'] for group in one['optimizer']['param_groups']}) == [0.025, 0.05, 0.1]
+    main('test', recipe, straight / 'epoch_4.pth', '--work-dir', tmp_path / 'test')
+
+
 def test_epochs_are_shuffled_by_seed_and_epoch(config, tmp_path):
     """Two runs see the samples in one order, another seed in another, and each epoch has its own."""
     losses = []
@@ -117,6 +149,8 @@ def test_test_refuses_an_absent_checkpoint(config, capsys):
     with pytest.raises(SystemExit):
         main('test', config, 'absent.pth')
     assert 'argument checkpoint: no such file: absent.pth' in capsys.readouterr().err
+    with pytest.raises(SystemExit, match='--tta is for model.type="georope.PETR", not mmengine.TinyModel'):
+        main('test', config, config, '--tta')
 
 
 @pytest.mark.parametrize('option, meant', [

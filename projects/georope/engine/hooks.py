@@ -242,9 +242,12 @@ class TrainingSummaryHook(Hook):
         by_epoch = isinstance(runner.train_loop, EpochBasedTrainLoop)
         per_epoch = len(loader) if by_epoch else -(-samples // (batch * ranks))
         rates = sorted({group.get('initial_lr', group['lr']) for group in runner.optim_wrapper.param_groups})
+        told = ', '.join(f'{rate:g}' for rate in reversed(rates))
+        if len(rates) > 4:  # one per layer
+            told = f'{rates[-1]:g} to {rates[0]:g}'
         scale = runner.auto_scale_lr or {}
         scaled = f' (scaled by {batch * ranks / scale["base_batch_size"]:g})' if scale.get('enable') else ''
         runner.logger.info(
             f'training on {samples} samples: batch {batch} per process x {ranks} processes x {accumulation} '
             f'accumulated = {batch * ranks * accumulation}; {per_epoch} iterations per epoch, {runner.max_iters} in all'
-            f', {runner.iter} done; lr {", ".join(f"{rate:g}" for rate in reversed(rates))}{scaled}')
+            f', {runner.iter} done; lr {told}{scaled}')

@@ -43,6 +43,8 @@ class StreamPETR(PETR):
                  num_frame_backbone_grads: int = 1,
                  **kwargs) -> None:
         super().__init__(*args, **kwargs)
+        if self.tta is not None:
+            raise ValueError('tta is for PETR: what StreamPETR remembers is of this world, not of its mirror image')
         if not 1 <= num_frame_losses <= num_frame_head_grads or num_frame_backbone_grads < 1:
             raise ValueError('StreamPETR needs 1 <= num_frame_losses <= num_frame_head_grads and '
                              f'num_frame_backbone_grads >= 1, not {num_frame_losses}, {num_frame_head_grads}, '
