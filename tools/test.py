@@ -1,7 +1,8 @@
 """Tests a checkpoint: mmdet3d's tools/test.py for machines with and without GPU. Weights must fit the config exactly.
 
-The flags are mmdet3d's without --ceph (a matter of the config: backend_args), --show and --wait-time (pictures are
-written, no window is opened) and --tta (mmdet3d has it for segmentation only). Of --task only camera images are left.
+The flags are mmdet3d's and --compile, without --ceph (a matter of the config: backend_args), --show and --wait-time
+(pictures are written, no window is opened) and --tta (mmdet3d has it for segmentation only). Of --task only camera
+images are left.
 """
 import argparse
 

@@ -1,6 +1,6 @@
 """Trains a model: mmdet3d's tools/train.py for machines with and without GPU, with a --resume that loads safely.
 
-The flags are mmdet3d's; only --ceph is left out (file backends are a matter of the config: backend_args).
+The flags are mmdet3d's and --compile; only --ceph is left out (file backends are a matter of the config: backend_args).
 A run that was stopped and resumed repeats the epoch it was in. Weights, optimizer, learning rate and the order of the
 samples are those of a run in one go; random draws (dropout, denoising noise, augmentation) are others, since mmengine
 does not save the state of the generators. Trainings on streams (georope.StreamBatchSampler) repeat these too, from a

@@ -13,8 +13,6 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / 'test_models'))  # model_factory
 
 NAME = os.environ.get('GEOROPE_TEST_DEVICE') or ('cuda' if torch.cuda.is_available() else None)
-WHY = 'tests/gpu needs a CUDA device: {} tests not run'
-_left_out = []
 
 
 def pytest_itemcollected(item):
@@ -26,14 +24,8 @@ def pytest_collection_modifyitems(items):
     """Without a GPU one skipped test stands for all of them."""
     here = [item for item in items if item.get_closest_marker('gpu')]
     if here and NAME is None:
-        _left_out[:] = here
-        here[0].add_marker(pytest.mark.skip(reason=WHY.format(len(here))))
+        here[0].add_marker(pytest.mark.skip(reason=f'tests/gpu needs a CUDA device: {len(here)} tests not run'))
         items[:] = [item for item in items if item not in here[1:]]
-
-
-def pytest_terminal_summary(terminalreporter):
-    if _left_out:
-        terminalreporter.write_line(WHY.format(len(_left_out)))
 
 
 @pytest.fixture(scope='session')

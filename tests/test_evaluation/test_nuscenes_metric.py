@@ -1,10 +1,14 @@
 import json
 import pickle
+import time
+from datetime import timedelta
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 import torch.multiprocessing as mp
+from mmengine.evaluator import BaseMetric
 from perfect_detector import CLASSES, empty, predict, run, write_infos
 
 from georope.datasets.converter import create_infos
@@ -221,3 +225,40 @@ def test_several_processes_write_the_file_of_one(toy, tmp_path, monkeypatch, ran
     # Forked: a new interpreter would take ten seconds to import all.
     mp.start_processes(_rank, (parts, 7, options, str(tmp_path / 'store')), len(ranks), start_method='fork')
     assert (tmp_path / 'many/results_nusc.json').read_bytes() == (tmp_path / 'one/results_nusc.json').read_bytes()
+
+
+class _Slow(NuScenesMetric):
+    """Scores for longer than a collective may take."""
+
+    def compute_metrics(self, results: list) -> dict:
+        time.sleep(8)
+        return dict(super().compute_metrics(results), mark=1.)
+
+
+class _InACollective(_Slow):
+    """Lets the other processes wait as mmengine does."""
+
+    def evaluate(self, size: int) -> dict:
+        self._dataset_size = size
+        return BaseMetric.evaluate(self, size)
+
+
+def _impatient(rank: int, kind: type, toy, store: str) -> None:
+    torch.distributed.init_process_group('gloo', f'file://{store}', timedelta(seconds=3), rank=rank, world_size=2)
+    metric = kind(format_only=True, jsonfile_prefix=f'{store}-out', **toy.options)
+    metric.dataset_meta = dict(classes=CLASSES)
+    metric.process({}, [sample.to_dict() for sample in toy.samples[rank::2]])
+    assert metric.evaluate(7) == {'nuscenes/mark': 1}
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize('kind', [_Slow, _InACollective])
+def test_no_process_waits_in_a_collective_while_the_first_one_scores(toy, tmp_path, monkeypatch, kind):
+    """However long that takes; in mmengine's own way the collective's timeout ends the test without a table."""
+    monkeypatch.chdir(tmp_path)
+    start = partial(mp.start_processes, _impatient, (kind, toy, str(tmp_path / 'store')), 2, start_method='fork')
+    if kind is _Slow:
+        start()
+    else:
+        with pytest.raises(mp.ProcessRaisedException, match='imed out'):
+            start()

@@ -102,21 +102,25 @@ def test_bad_labels_name_the_sample(label):
 
 
 class Backwards(HungarianAssigner):
-    """An own solver: the last objects to the first queries."""
+    """An own solver: the last objects to the first queries whose first score is not negative."""
 
     def assign(self, pred_instances, gt_instances, img_meta=None, **kwargs):
         num, labels = len(gt_instances), gt_instances.labels
         gt_inds = torch.zeros(len(pred_instances), dtype=torch.long)
         gt_inds[:num] = torch.arange(num, 0, -1)
+        gt_inds[pred_instances.scores[:, 0] < 0] = 0
         return AssignResult(num, gt_inds, None, labels)
 
 
 def test_an_own_assigner_is_asked():
     targets = [Targets(boxes(2), torch.arange(2)), Targets(boxes(1), torch.full((1, ), 7))]
-    labels, positive, true_codes = match(Backwards([dict(type='mmdet.FocalLossCost')]), torch.zeros(2, 2, 3, 10),
+    logits = torch.zeros(2, 2, 3, 10)
+    logits[0, 0, 1] = -1  # fewer matches in one layer than in the other
+    labels, positive, true_codes = match(Backwards([dict(type='mmdet.FocalLossCost')]), logits,
                                          torch.zeros(2, 2, 3, 10), targets, torch.ones(10))
-    assert labels.tolist() == [[[1, 0, 10], [7, 10, 10]]] * 2
-    assert positive.tolist() == [[0, 1, 3]] * 2
+    assert labels.tolist() == [[[1, 10, 10], [7, 10, 10]], [[1, 0, 10], [7, 10, 10]]]
+    assert [one.tolist() for one in positive] == [[0, 3], [0, 1, 3]]
+    assert torch.equal(true_codes[0], encode(torch.cat((boxes(2)[1:], boxes(1)))))
     assert torch.equal(true_codes[1], encode(torch.cat((boxes(2).flip(0), boxes(1)))))
 
 
@@ -135,6 +139,6 @@ def test_all_layers_and_samples_at_once():
                                 InstanceData(labels=target.labels, codes=target.codes))
             matched = result.gt_inds.nonzero()[:, 0]
             here = positive[i] // 6 == b
-            assert torch.equal(positive[i, here] % 6, matched)
-            assert torch.equal(true_codes[i, here], target.codes[result.gt_inds[matched] - 1])
+            assert torch.equal(positive[i][here] % 6, matched)
+            assert torch.equal(true_codes[i][here], target.codes[result.gt_inds[matched] - 1])
             assert torch.equal(labels[i, b], torch.where(result.gt_inds > 0, result.labels, 10))

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from launching import TOOLS, log, main, run
+from tiny_model import CONFIG as TINY
 
 from georope.datasets.converter import create_infos
 from georope.evaluation.scenes import split_frames
@@ -116,3 +117,14 @@ def test_a_test_split_without_annotations_becomes_two_submissions(config, two_ra
 def test_show_dir_writes_a_picture_of_each_frame(config, two_ranks, tmp_path):
     main('test', config, two_ranks / 'epoch_2.pth', '--work-dir', tmp_path, '--show-dir', 'pictures')
     assert len(list(tmp_path.glob('*/pictures/*.png'))) == 7
+
+
+@pytest.mark.parametrize('limit', [8, 60])
+def test_the_config_says_how_long_processes_wait_for_each_other(tmp_path, limit):
+    """The metric of the main process takes 20 s."""
+    (tmp_path / 'tiny.py').write_text(TINY)
+    torch.save({'linear.weight': torch.ones(1, 3), 'linear.bias': torch.ones(1)}, tmp_path / 'tiny.pth')
+    done = run(TOOLS / 'dist_test.sh', tmp_path / 'tiny.py', tmp_path / 'tiny.pth', 2, '--work-dir', tmp_path / 'w',
+               '--cfg-options', f'env_cfg.dist_cfg.timeout={limit}', 'test_evaluator.type=mmengine.SlowMetric')
+    assert ('imed out' in done.stdout) == (done.returncode != 0) == (limit < 20), done.stdout
+    assert ('tiny/count: 12' in log(tmp_path / 'w')) == (limit > 20)

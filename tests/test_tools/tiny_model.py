@@ -1,6 +1,7 @@
 """A model of four numbers, and its config, for the tests of the tools."""
 import os
 import signal
+import time
 from pathlib import Path
 
 import torch
@@ -71,6 +72,15 @@ class TinyMetric(BaseMetric):
 
     def compute_metrics(self, results):
         return {'count': len(results), 'sum': sum(r['out'] for r in results)}
+
+
+@METRICS.register_module()
+class SlowMetric(TinyMetric):
+    """Lets the other processes wait in a collective, as metrics of mmengine do."""
+
+    def compute_metrics(self, results):
+        time.sleep(20)
+        return super().compute_metrics(results)
 
 
 @HOOKS.register_module()

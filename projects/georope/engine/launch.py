@@ -24,9 +24,6 @@ from georope.registry import MODELS
 
 from .checkpoint import install_loaders
 
-# While rank 0 evaluates, the others wait in a collective: its limit (NCCL: 10 minutes, gloo: 30) must not end them.
-RANK_TIMEOUT = 4 * 3600  # seconds
-
 # The keys of a config that something is built from: mmengine's runner, and what it and the tools read by name.
 _USED = {*signature(Runner.__init__).parameters, 'compile', 'find_unused_parameters', 'model_wrapper_cfg',
          'runner_type', 'sync_bn'}
@@ -112,14 +109,8 @@ def build_runner(cfg: Config) -> Runner:
 
     ``cfg.compile`` (True, or options of ``torch.compile``) compiles rotations and decoder. It is taken out of the
     config: mmengine would compile the whole step, which fails at the meta information of samples.
-
-    Where the config sets no ``env_cfg.dist_cfg.timeout``, ranks wait for each other up to ``RANK_TIMEOUT``.
     """
     install_loaders()
-    if cfg.launcher != 'none':
-        dist = cfg.setdefault('env_cfg', {}).setdefault('dist_cfg', dict(backend='nccl'))
-        print_log(f"ranks wait for each other up to {dist.setdefault('timeout', RANK_TIMEOUT)} s "
-                  '(env_cfg.dist_cfg.timeout)')
     if get_device() == 'cpu':
         _without_gpu(cfg)
     options = cfg.pop('compile', None)
@@ -153,8 +144,9 @@ def _without_gpu(cfg: Config) -> None:
             cfg.optim_wrapper.pop(key, None)
     if cfg.launcher == 'pytorch':
         if not torch.distributed.is_initialized():  # by a runner before this one
-            torch.distributed.init_process_group(
-                'gloo', timeout=timedelta(seconds=cfg.env_cfg['dist_cfg']['timeout']))
+            limit = cfg.get('env_cfg', {}).get('dist_cfg', {}).get('timeout')  # s; as mmengine reads it
+            torch.distributed.init_process_group('gloo', **({} if limit is None else dict(timeout=timedelta(
+                seconds=limit))))
             atexit.register(leave_gloo)
         default = dict(type='MMDistributedDataParallel', broadcast_buffers=False,
                        find_unused_parameters=cfg.get('find_unused_parameters', False))

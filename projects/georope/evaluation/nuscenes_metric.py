@@ -8,7 +8,7 @@ from typing import NamedTuple, Optional
 
 import numpy as np
 import torch
-from mmengine.dist import all_reduce
+from mmengine.dist import all_reduce, collect_results
 from mmengine.evaluator import BaseMetric
 from mmengine.logging import MMLogger
 from nuscenes.eval.detection.config import config_factory
@@ -17,6 +17,7 @@ from nuscenes.eval.detection.data_classes import DetectionMetrics
 
 from georope.datasets.info_file import CREATE_COMMAND, load_infos
 from georope.evaluation.devkit import evaluate_results, open_tables, split_name
+from georope.evaluation.main_process import on_main_process
 from georope.evaluation.results import devkit_boxes, to_global, write_results
 from georope.evaluation.scenes import part_of, scenes_of
 from georope.evaluation.tracker import Tracker, track_results
@@ -135,12 +136,16 @@ class NuScenesMetric(BaseMetric):
     def evaluate(self, size: int) -> dict:
         """Gather from all processes, then score; ``size`` is the number of frames of the dataset.
 
-        mmengine would cut the gathered list to ``size`` before the repetitions are known, and could cut frames.
+        mmengine would cut the gathered list to ``size`` before the repetitions are known, and could cut frames; and it
+        would let the other processes wait in a collective, whose timeout ends them (NCCL: after ten minutes).
         """
         self._dataset_size = size
         gathered = torch.tensor(len(self.results))
         all_reduce(gathered)
-        return super().evaluate(int(gathered))
+        results = collect_results(self.results, int(gathered), self.collect_device)
+        self.results.clear()
+        metrics = on_main_process(lambda: self.compute_metrics(results))
+        return {f'{self.prefix}/{name}': value for name, value in metrics.items()}
 
     def compute_metrics(self, results: list) -> dict:
         """Write the result file and have the devkit score it. Runs in the main process only."""
@@ -185,8 +190,7 @@ class NuScenesMetric(BaseMetric):
         logger.info(f'nuScenes detection, {len(tokens)} frames, {where}\n{format_table(metrics, self.classes)}')
         if not tracks:
             return self._summary(metrics)
-        logger.info('devkit evaluates the tracks, in a process per class if there are many frames (tracking=None '
-                    'leaves it out)')
+        logger.info('devkit evaluates the tracks, in processes if there are many frames (tracking=None leaves it out)')
         tracking = evaluate_tracks(nusc, tracks, tokens, folder)
         logger.info(f'nuScenes tracking, {len(tokens)} frames, {where}, {self.tracker}\n{tracking_table(tracking)}')
         return dict(self._summary(metrics), **tracking_summary(tracking))

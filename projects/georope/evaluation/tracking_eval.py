@@ -1,15 +1,14 @@
 """The nuScenes devkit's tracking evaluation, for any set of frames of its tables."""
-import multiprocessing
 import os
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from types import SimpleNamespace
 from typing import Optional
 from unittest.mock import patch
 
 import numpy as np
+from mmengine.logging import MMLogger
 from nuscenes import NuScenes
 from nuscenes.eval.common.config import config_factory
 from nuscenes.eval.common.loaders import (
@@ -19,12 +18,12 @@ from nuscenes.eval.common.loaders import (
     load_prediction_of_sample_tokens,
 )
 from nuscenes.eval.tracking import evaluate as devkit_evaluate
-from nuscenes.eval.tracking.algo import TrackingEvaluation
-from nuscenes.eval.tracking.data_classes import TrackingBox, TrackingConfig, TrackingMetricData, TrackingMetrics
+from nuscenes.eval.tracking.data_classes import TrackingBox, TrackingMetrics
 from nuscenes.eval.tracking.evaluate import TrackingEval
 from nuscenes.eval.tracking.loaders import create_tracks
 from nuscenes.utils.splits import create_splits_scenes
 
+from georope.evaluation.accumulation import Accumulation
 from georope.evaluation.devkit import run_evaluation, save_metrics
 from georope.evaluation.scenes import Frame, scenes_of
 
@@ -32,6 +31,7 @@ from georope.evaluation.scenes import Frame, scenes_of
 MEASURES = dict(amota='AMOTA', amotp='AMOTP', recall='recall', mota='MOTA', motp='MOTP', ids='IDS', frag='FRAG')
 COUNTS = ('ids', 'frag')
 MANY_FRAMES = 400  # from here on processes are worth their start
+MOST_PROCESSES = 16  # more gain little and each holds a copy of the boxes
 
 CONVENTIONS = '''\
 AMOTA and AMOTP are means over 40 recalls from 0.1 to 1. A recall that is not reached counts as the worst value: MOTAR 0
@@ -64,7 +64,7 @@ class FrameSetTracking(TrackingEval):
     """The devkit's tracking evaluation on given frames instead of a named split; the numbers are the devkit's own.
 
     Frames of a scene that are not given do not exist for it: no track is interpolated there. All frames may be without
-    tracks (the devkit stops with "Invalid box type: None"). Classes are accumulated in ``processes``.
+    tracks (the devkit stops with "Invalid box type: None"). Evaluates once: its tracks are given up on the way.
     """
 
     def __init__(self, nusc: NuScenes, config, result_path: str, tokens: Sequence[str], processes: int = 1) -> None:
@@ -83,35 +83,13 @@ class FrameSetTracking(TrackingEval):
         self.tracks_pred = create_tracks(predicted, scenes, scenes.split, gt=False)
 
     def evaluate(self):
-        """The devkit's, with the classes accumulated before, each from its own boxes: it looks at no others."""
-        names = self.cfg.class_names
-        accumulate = partial(_accumulate_class, self.cfg.serialize())
-        jobs = ((name, _of_class(self.tracks_gt, name), _of_class(self.tracks_pred, name)) for name in names)
-        if self.processes == 1:
-            found = dict(zip(names, map(accumulate, jobs)))
-        else:
-            # Spawned: a fork would copy the threads' locks of torch and of a GPU's driver.
-            context = multiprocessing.get_context('spawn')
-            with ProcessPoolExecutor(self.processes, mp_context=context) as pool:
-                found = dict(zip(names, pool.map(accumulate, jobs)))
-        done = {name: SimpleNamespace(accumulate=partial(found.get, name)) for name in names}
+        """The devkit's, with all classes accumulated before."""
+        self.accumulation = Accumulation(self.cfg, self.tracks_gt, self.tracks_pred, self.processes)
+        self.tracks_gt = self.tracks_pred = None  # millions of boxes, no longer needed
+        found = self.accumulation.run()
+        done = {name: SimpleNamespace(accumulate=partial(found.get, name)) for name in found}
         with patch.object(devkit_evaluate, 'TrackingEvaluation', lambda truth, tracks, name, *_, **__: done[name]):
             return super().evaluate()
-
-
-def _of_class(tracks: dict, name: str) -> dict:
-    """The boxes of one class, in all frames of all scenes."""
-    return {scene: {time: [box for box in boxes if box.tracking_name == name] for time, boxes in frames.items()}
-            for scene, frames in tracks.items()}
-
-
-def _accumulate_class(config: dict, job: tuple[str, dict, dict]) -> TrackingMetricData:
-    """The devkit's accumulation of one class; ``config`` is serialized, as its distance function has no pickle."""
-    name, truth, predicted = job
-    config = TrackingConfig.deserialize(config)
-    return TrackingEvaluation(truth, predicted, name, config.dist_fcn_callable, config.dist_th_tp, config.min_recall,
-                              num_thresholds=TrackingMetricData.nelem, metric_worst=config.metric_worst,
-                              verbose=False).accumulate()
 
 
 def evaluate_tracks(nusc: NuScenes, result_path: str, tokens: Sequence[str], output_dir: str,
@@ -125,13 +103,15 @@ def evaluate_tracks(nusc: NuScenes, result_path: str, tokens: Sequence[str], out
         output_dir: receives the devkit's files as ``tracking_metrics_summary.json`` and
             ``tracking_metrics_details.json``.
         eval_version: name of a devkit configuration.
-        processes: that accumulate classes at the same time; by default all cores for many frames, else 1.
+        processes: that accumulate at the same time; by default all cores up to 16 for many frames, else 1.
 
     Returns:
         The devkit's metrics.
     """
+    MMLogger.get_current_instance()  # made before the devkit's output is caught, or the progress would be, too
     if processes is None:
-        processes = len(os.sched_getaffinity(0)) if len(tokens) >= MANY_FRAMES else 1
+        cores = len(os.sched_getaffinity(0))
+        processes = min(cores, MOST_PROCESSES) if len(tokens) >= MANY_FRAMES else 1
     evaluation, metrics, details = run_evaluation(
         lambda: FrameSetTracking(nusc, config_factory(eval_version), result_path, tokens, processes))
     with warnings.catch_warnings():

@@ -136,7 +136,7 @@ def _solve_together(match_costs: Sequence[Callable[..., Tensor]],
 
 
 def match(assigner: BaseAssigner, logits: Tensor, codes: Tensor, targets: Sequence[Targets],
-          code_weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+          code_weights: Tensor) -> tuple[Tensor, Sequence[Tensor], Sequence[Tensor]]:
     """Assign objects to queries, one to one, in every layer and sample.
 
     Args:
@@ -147,19 +147,19 @@ def match(assigner: BaseAssigner, logits: Tensor, codes: Tensor, targets: Sequen
         code_weights: (10,) by which the codes of both sides are multiplied before they are compared.
 
     Returns:
-        labels (layers, B, Q), ``classes`` for background; positive (layers, P), indices of matched queries into B * Q;
-        their objects' codes (layers, P, 10).
+        labels (layers, B, Q), ``classes`` for background; of each layer, indices (P,) of matched queries into B * Q and
+        their objects' codes (P, 10). An assigner of yours may match more objects in one layer than in another.
     """
     layers, batch, num_query, num_classes = logits.shape
     truths = [InstanceData(labels=target.labels, codes=target.codes * code_weights) for target in targets]
     scores, weighted = logits.detach(), codes.detach() * code_weights
     pairs = solve(assigner, [(InstanceData(scores=scores[i, b], codes=weighted[i, b]), truths[b])
                              for i in range(layers) for b in range(batch)])
-    # Every layer matches as many, of the same objects.
-    pairs = pairs.view(2, layers, pairs.shape[1] // layers)
-    of_layer = torch.tensor((batch * num_query, sum(len(target.labels) for target in targets)))
-    pairs = pairs - of_layer[:, None, None] * torch.arange(layers)[:, None]
-    positive, objects = to_device(pairs, logits.device)
-    labels = torch.full((layers, batch * num_query), num_classes, device=logits.device)
-    labels.scatter_(1, positive, torch.cat([target.labels for target in targets])[objects])
-    return labels.unflatten(1, (batch, num_query)), positive, torch.cat([target.codes for target in targets])[objects]
+    per_layer, objects_per_layer = batch * num_query, sum(len(target.labels) for target in targets)
+    counts = torch.bincount(pairs[0] // per_layer, minlength=layers).tolist()
+    pairs[1] %= max(objects_per_layer, 1)  # every layer has the same objects
+    queries, objects = to_device(pairs, logits.device)
+    labels = torch.full((layers * per_layer, ), num_classes, device=logits.device)
+    labels.scatter_(0, queries, torch.cat([target.labels for target in targets])[objects])
+    true_codes = torch.cat([target.codes for target in targets])[objects]
+    return labels.view(layers, batch, num_query), (queries % per_layer).split(counts), true_codes.split(counts)
