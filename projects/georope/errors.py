@@ -2,9 +2,10 @@
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 TRACEBACK = 'GEOROPE_TRACEBACK'  # environment variable: 1 shows the traceback of an InputError too
+SHOWN = 10  # faults in a message
 
 
 class InputError(ValueError):
@@ -13,6 +14,19 @@ class InputError(ValueError):
 
 class MissingInput(InputError, FileNotFoundError):
     """A file that is not there."""
+
+
+class UnreadableInput(InputError, OSError):
+    """A file that is there and cannot be read as what it should be."""
+
+
+def refuse(where: str, faults: Sequence[str]) -> None:
+    """An InputError with the first ten faults, each a line of its own, and their number; nothing without faults."""
+    if len(faults) == 1:
+        raise InputError(faults[0])
+    if faults:
+        head = f'{where}: {len(faults)} faults' + (f', {SHOWN} of them:' if len(faults) > SHOWN else ':')
+        raise InputError('\n  '.join([head, *faults[:SHOWN]]))
 
 
 def one_line_errors(main: Callable[[], None]) -> Callable[[], None]:
@@ -26,6 +40,12 @@ def one_line_errors(main: Callable[[], None]) -> Callable[[], None]:
             from_user = isinstance(error, InputError) or error.filename is not None
             if not from_user or os.environ.get(TRACEBACK, '0') not in ('', '0'):
                 raise
-            sys.exit(str(error))
+            sys.exit(_message(error))
 
     return run
+
+
+def _message(error: Exception) -> str:
+    """Its text; of an error of a worker of a data loader, which comes with its traceback, the text of the original."""
+    text, kind = str(error), f'{type(error).__module__}.{type(error).__qualname__}: '
+    return text.rpartition(kind)[2].strip() if text.startswith('Caught ') and kind in text else text

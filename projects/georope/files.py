@@ -4,10 +4,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from typing import IO, Any
 
-from georope.errors import InputError, MissingInput
+from georope.errors import InputError, MissingInput, UnreadableInput
 
 LFS_POINTER = b'version https://git-lfs'
 
@@ -27,6 +28,21 @@ def written_beside(path: str | os.PathLike) -> Iterator[str]:
     finally:
         if os.path.exists(beside):
             os.remove(beside)
+
+
+def writable_folder(path: str | os.PathLike) -> None:
+    """Make the folder if need be and try to write into it: before the work, not after it.
+
+    Raises:
+        InputError: it cannot be made or written to; the message names it.
+    """
+    try:
+        os.makedirs(path, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise InputError(f'{path} cannot be written to ({error.strerror}): choose another folder for the output.'
+                         ) from None
 
 
 @contextlib.contextmanager
@@ -52,7 +68,7 @@ def read_json(path: str | os.PathLike) -> Any:
 
     Raises:
         MissingInput: no such file.
-        InputError: it cannot be read, is empty, a Git LFS pointer, truncated or no JSON; the message names it.
+        UnreadableInput: it cannot be read, is empty, a Git LFS pointer, truncated or no JSON; the message names it.
     """
     try:
         reason = no_content(path)
@@ -73,4 +89,4 @@ def read_json(path: str | os.PathLike) -> Any:
         reason = f'is no text in UTF-8 ({error}): export it again'
     except ValueError as error:  # e.g. an integer of thousands of digits
         reason = f'is no JSON ({error}): export it again'
-    raise InputError(f'{path} {reason}.')
+    raise UnreadableInput(f'{path} {reason}.')
