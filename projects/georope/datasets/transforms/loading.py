@@ -18,7 +18,7 @@ JPEG, JPEG_END = b'\xff\xd8', b'\xff\xd9'
 
 @TRANSFORMS.register_module()
 class LoadCameraAnnotations(BaseTransform):
-    """Put what ``ann_info`` holds (see :class:`georope.datasets.NuScenesCameraDataset`) into the frame itself."""
+    """Put what ``ann_info`` holds (see :class:`georope.datasets.frame.Annotations`) into the frame itself."""
 
     def transform(self, results: dict) -> dict:
         if 'ann_info' not in results:
