@@ -2,6 +2,7 @@
 import argparse
 
 from georope.datasets.converter import create_infos, update_infos
+from georope.errors import one_line_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -14,6 +15,7 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@one_line_errors
 def main() -> None:
     args = parse_args()
     if args.update:

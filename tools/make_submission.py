@@ -12,9 +12,11 @@ import os
 import sys
 
 from georope.engine.arguments import add_submission_arguments
+from georope.errors import one_line_errors
 from georope.evaluation.results import CAMERA_META
 from georope.evaluation.submission import (
     check_submission,
+    effects,
     read_submission,
     report,
     split_of,
@@ -29,6 +31,7 @@ RULES = dict(
     tracking='Rule: a tracker may use all past data of the current scene, none of the future or of other scenes.')
 
 
+@one_line_errors
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_submission_arguments(parser)
@@ -44,7 +47,7 @@ def main() -> None:
                   if not (args.uses and violation.kind == 'meta')]
     if violations:
         print(report(violations, args.show))
-        sys.exit(f'{args.file}: {len(violations)} violations, not packed')
+        sys.exit(f'{args.file}: {len(violations)} violations, not packed: {effects(violations)}')
     content, _ = read_submission(args.file)
     if args.uses:
         content['meta'] = {key: key[4:] in args.uses for key in CAMERA_META}
@@ -53,7 +56,7 @@ def main() -> None:
         violations = check_submission(beside, args.task, scenes, args.max_mb)  # the flags and the size are new
         if violations:
             print(report(violations, args.show))
-            sys.exit(f'{args.out}: {len(violations)} violations, not packed')
+            sys.exit(f'{args.out}: {len(violations)} violations, not packed: {effects(violations)}')
     print(summarize(content, args.task))
     print(f'{args.out}: {os.path.getsize(args.out) / 1e6:.1f} MB, ready for {args.split}\n{RULES[args.task]}')
 

@@ -9,6 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from georope.datasets.info_file import in_scene_order, load_infos
+from georope.errors import one_line_errors
 from georope.visualization import draw_info_frame, save_film, save_image
 
 TAIL = 5.  # seconds
@@ -49,6 +50,7 @@ def choose(entries: list, args: argparse.Namespace) -> list:
     return entries
 
 
+@one_line_errors
 def main() -> None:
     args = parse_args()
     info = load_infos(args.ann_file)

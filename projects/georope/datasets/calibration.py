@@ -3,6 +3,8 @@ import warnings
 
 import numpy as np
 
+from georope.errors import InputError
+
 # Plausible motion of a vehicle, our choice: fast enough for every road, slow enough to find a wrong matrix.
 MAX_SPEED = 60.0  # m/s
 MAX_TURN = 2.0  # rad/s
@@ -12,7 +14,7 @@ ROUNDING = 1e-2
 ORTHONORMAL = 1e-3
 
 
-class CalibrationError(ValueError):
+class CalibrationError(InputError):
     """A matrix of an info file cannot be a calibration or pose."""
 
 

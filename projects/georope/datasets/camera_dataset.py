@@ -40,7 +40,8 @@ class CameraDataset(Det3DDataset):
         pipeline: Transforms.
         metainfo: ``dict(classes=(...))`` chooses classes and their order; default: those of the file that have a label,
             in the order of the labels.
-        data_prefix: {camera or 'img': folder of its images}, relative to ``data_root``; default ``samples/{camera}``.
+        data_prefix: {camera or 'img': folder of its images}, relative to ``data_root``; default
+            ``samples/{camera}`` for bare names, and ``data_root`` for paths.
         use_valid_flag: Leave out objects without a single LiDAR or radar point (``bbox_3d_isvalid``), as the devkit
             does in evaluation. With False every annotated object stays, e.g. for unbroken tracks; mmdet3d's own dataset
             would still leave out those without LiDAR points.
@@ -274,8 +275,10 @@ class CameraDataset(Det3DDataset):
 
     def _image_path(self, camera: str, path: str) -> str:
         folder = self.data_prefix.get(camera, self.data_prefix.get('img'))
-        if folder is None:
-            folder = osp.join(self.data_root or '', 'samples', camera)
+        if folder is None:  # a bare name is mmdet3d's
+            folder = self.data_root or ''
+            if not osp.dirname(path):
+                folder = osp.join(folder, 'samples', camera)
         return osp.join(folder, path)
 
 
