@@ -225,7 +225,7 @@ class _Annotations:
         self.corners = box_corners(self.centers, self.sizes, self.rotations)
         velocities = np.array([tables.box_velocity(record['token']) for record in records]).reshape(-1, 3)
         self.velocities = velocities * (1, 1, 0)  # what the devkit evaluates: the motion in the global x, y plane
-        self.labels = [label_of(record['category_name']) for record in records]
+        self.labels = [label_of(record['category_name'], tables.own_classes) for record in records]
         self.attributes = [
             tables.get('attribute', record['attribute_tokens'][0])['name'] if record['attribute_tokens'] else ''
             for record in records
@@ -286,16 +286,17 @@ class _Annotations:
         return found
 
 
-def label_of(category: str) -> int:
-    """Place of a category's detection class in :data:`CLASSES`, -1 for a category outside the detection task."""
-    name = category_to_detection_name(category)
-    return -1 if name is None else CLASSES.index(name)
+def label_of(category: str, own_classes: Sequence[str] = ()) -> int:
+    """Place of a category's detection class in :data:`CLASSES` and the own ones behind them, -1 for one without."""
+    name = category_to_detection_name(category) or category
+    known = (*CLASSES, *own_classes)
+    return known.index(name) if name in known else -1
 
 
 def _metainfo(tables: NuScenesTables) -> dict:
-    categories = {name: i for i, name in enumerate(CLASSES)}
+    categories = {name: i for i, name in enumerate((*CLASSES, *tables.own_classes))}
     used = {record['category_name'] for record in tables.sample_annotation}
-    categories.update({name: -1 for name in sorted(used) if label_of(name) < 0})
+    categories.update({name: -1 for name in sorted(used) if label_of(name, tables.own_classes) < 0})
     return dict(categories=categories, dataset='nuscenes', version=tables.version, info_version='1.1')
 
 

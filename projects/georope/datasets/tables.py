@@ -5,6 +5,7 @@ from typing import Union
 
 import numpy as np
 from nuscenes.eval.detection.constants import ATTRIBUTE_NAMES
+from nuscenes.eval.detection.utils import category_to_detection_name
 from nuscenes.nuscenes import NuScenes
 from nuscenes.utils.color_map import get_colormap
 from pyquaternion import Quaternion
@@ -40,8 +41,9 @@ class NuScenesTables(NuScenes):
     says in words, with counts, what that changed:
 
     - Own categories: a ``classes.json`` in the version's folder, {category: nuScenes detection class}, says in whose
-      place each stands. The devkit knows ten classes only. Of categories not in it, those called as a detection class
-      stand for it, and the others keep their names.
+      place each stands. The devkit knows ten classes only. {category: category} makes a class of its own name, one of
+      ``own_classes``: info files have a label for it, devkit and server know nothing of it. Of categories not in the
+      file, those called as a detection class stand for it, and the others keep their names.
     - Own attributes: those that nuScenes does not have are none, and of several the first counts.
     - No LiDAR: tables without the sensor LIDAR_TOP get one in the ego frame, with the ego pose of the camera that
       exposes nearest to the sample's timestamp, and no file.
@@ -108,9 +110,14 @@ class NuScenesTables(NuScenes):
                 raise InputError(f'{path} must be an object {{category: detection class}}, not {short(classes)}.')
             refuse(str(path), [
                 f'{path}: category.json has no {name!r}; it has {sorted(known)}.' if name not in known else
-                f'{path}: {name!r} cannot stand for {stand_in!r}; choose one of {list(CATEGORIES)}.'
-                for name, stand_in in classes.items() if name not in known or stand_in not in list(CATEGORIES)])
-        stand_ins = {name: CATEGORIES.get(classes.get(name, name)) for name in known}
+                f'{path}: {name!r} cannot stand for {stand_in!r}; choose one of {list(CATEGORIES)}, or a category of '
+                'category.json for a class of that name.'
+                for name, stand_in in classes.items()
+                if name not in known or stand_in not in [*CATEGORIES, *known]])
+        self.own_classes = list(dict.fromkeys(
+            stand_in for stand_in in classes.values()
+            if stand_in not in CATEGORIES and category_to_detection_name(stand_in) is None))
+        stand_ins = {name: CATEGORIES.get(classes.get(name, name), classes.get(name)) for name in known}
         known_to_nuscenes, left_out = set(get_colormap()), Counter()
         for record in self.sample_annotation:
             name = record['category_name']
@@ -119,7 +126,7 @@ class NuScenesTables(NuScenes):
         if +left_out:
             text = (f'{sum(left_out.values())} of {len(self.sample_annotation)} annotations are of categories without '
                     f'a class: {_counts(left_out)}. {path}, {{category: detection class}}, gives them one of '
-                    f'{", ".join(CATEGORIES)}.')
+                    f'{", ".join(CATEGORIES)}, or {{category: category}} a class of its own name.')
             if sum(left_out.values()) == len(self.sample_annotation):
                 raise InputError(text)
             self.notes.append(f'Nothing is trained on some objects: {text}')

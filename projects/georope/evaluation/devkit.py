@@ -107,9 +107,10 @@ def run_evaluation(build: Callable[[], Any]) -> tuple[Any, Any, Any]:
     return evaluation, metrics, details
 
 
-def save_metrics(prefix: str, summary: dict, details: Any) -> None:
-    """Write ``<prefix>_summary.json`` and ``<prefix>_details.json`` (the devkit's details)."""
-    for name, content in (('summary', summary), ('details', details.serialize())):
+def save_metrics(prefix: str, summary: dict, details: Any = None) -> None:
+    """Write ``<prefix>_summary.json`` and, of the devkit's details, ``<prefix>_details.json``."""
+    files = dict(summary=summary) if details is None else dict(summary=summary, details=details.serialize())
+    for name, content in files.items():
         with atomic_open(f'{prefix}_{name}.json') as file:
             json.dump(content, file, indent=2)
 

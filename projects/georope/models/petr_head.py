@@ -19,12 +19,12 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from georope.registry import MODELS, TASK_UTILS
-from georope.rope import Rays, RoPE3D, Rotation
+from georope.rope import Rays, Rotation
 from georope.rope.transfer import to_device
 
 from . import box_code
 from .assignment import Targets, match, read_targets
-from .cameras import padded_tokens, stack_matrices
+from .cameras import Cameras, padded_tokens, stack_matrices
 from .decoder import PETRDecoder
 from .denoising import Denoising, DenoisingQueries
 from .embeddings import MLN, SEGate, cone_code, frustum_coordinates, inverse_sigmoid, lid_depths, sine_embedding_3d
@@ -160,7 +160,7 @@ class PETRHead(BaseModule):
             MODELS.build(cfg or dict(type='georope.NoEncoding'), default_args=dict(
                 num_heads=num_heads, head_dim=embed_dims // num_heads, num_layers=num_layers))
             for cfg in (encoding, self_encoding))
-        if isinstance(self.encoding, RoPE3D) and not self.encoding.codes_tokens:
+        if self.encoding.codes_points and not self.encoding.codes_tokens:
             raise ValueError(f'encoding: {type(self.encoding).__name__} codes points alone; use it as self_encoding')
         if self.self_encoding.codes_tokens:
             raise ValueError(f'self_encoding: {type(self.self_encoding).__name__} codes image tokens; use '
@@ -215,7 +215,7 @@ class PETRHead(BaseModule):
             dict of ``logits`` (layers, B, num_predictions, num_classes), ``codes`` (layers, B, num_predictions, 10),
             see ``box_code``, ``embeddings`` (layers, B, num_predictions, C), the decoder's outputs they come from;
             with ``denoising`` also ``dn_logits`` (layers, M, num_classes) and ``dn_codes`` (layers, M, 10) of its M
-            noisy objects. float32. With a depth loss, also ``image``, the ``ImageTokens``.
+            noisy objects. float32. With an encoding that has losses, also ``image``, the ``ImageTokens``.
         """
         image = self._embed_image(features, metas, tokens)
         queries = self._make_queries(metas, features.device, denoising)
@@ -230,7 +230,7 @@ class PETRHead(BaseModule):
             codes = torch.cat((centre, others), dim=-1)
         own = slice(-self.num_predictions, None)
         results = dict(logits=logits[:, :, own], codes=codes[:, :, own], embeddings=outputs[:, :, own])
-        if self.encoding.depth_loss_weight:
+        if self.encoding.has_losses:
             results['image'] = image
         if denoising is not None:
             results['dn_logits'] = logits[:, denoising.sample, denoising.slot]
@@ -249,7 +249,7 @@ class PETRHead(BaseModule):
             ``loss_cls`` and ``loss_bbox`` of the last decoder layer, ``d0.loss_cls`` ... of the others; likewise
             ``dn_loss_cls`` ... when denoising is on (0 in a batch without objects). Each is this rank's sum divided by
             the mean number of objects of a rank, so that gradients averaged over ranks are those of one process with
-            the whole batch.
+            the whole batch. Also those of the encoding, see ``PositionEncoding.losses``.
 
         Raises:
             FloatingPointError: if predictions or losses are not finite; names the samples.
@@ -292,8 +292,8 @@ class PETRHead(BaseModule):
                     results['dn_logits'][i], denoising.labels, avg_factor=kept)
                 losses[f'{prefix}dn_loss_bbox'] = weight * self._box_loss(
                     results['dn_codes'][i], denoising.codes, num_noisy)
-        if self.encoding.depth_loss_weight:
-            losses['loss_depth'] = self._depth_loss(results['image'], targets)
+        if self.encoding.has_losses:
+            losses.update(self._encoding_losses(results['image'], targets))
         return losses
 
     def predict(self, features: Tensor, data_samples: Sequence, tokens: Tensor | None = None) -> list[InstanceData]:
@@ -319,42 +319,49 @@ class PETRHead(BaseModule):
 
     def _embed_image(self, features: Tensor, metas: Sequence[dict], chosen: Tensor | None) -> ImageTokens:
         """The image tokens; arguments as in ``forward``."""
-        _, cameras, _, *size = features.shape
-        lidar2img = stack_matrices(metas, 'lidar2img', cameras, 4)
-        rays = Rays.from_lidar2img(lidar2img, size, self.stride, features.device, torch.float32)
-        padding = padded_tokens(metas, cameras, size, self.stride, features.device)
+        _, num_cameras, _, *size = features.shape
+        cameras = self._read_cameras(metas, num_cameras, size, features.device)
         tokens = features.flatten(3).transpose(2, 3).flatten(1, 2)
         if chosen is not None:
-            rays, tokens = rays.select(chosen), tokens.gather(1, chosen[..., None].expand(-1, -1, tokens.shape[-1]))
-            padding = None if padding is None else padding.gather(1, chosen)
-        content, position = self._embed_tokens(tokens, rays, padding, metas, (cameras, *size), chosen)
-        absolute = self.encoding.embed_keys(rays)
+            cameras = cameras.select(chosen)
+            tokens = tokens.gather(1, chosen[..., None].expand(-1, -1, tokens.shape[-1]))
+        content, position = self._embed_tokens(tokens, cameras, (num_cameras, *size))
+        absolute = self.encoding.embed_keys(cameras.rays)
         if absolute is not None:
             position = absolute if position is None else position + absolute
-        return ImageTokens(content, position, padding, self.encoding.prepare(rays))
+        return ImageTokens(content, position, cameras.padding, self.encoding.prepare(cameras.rays, metas))
 
-    def _embed_tokens(self, tokens: Tensor, rays: Rays, padding: Tensor | None, metas: Sequence[dict],
-                      grid: tuple[int, int, int], chosen: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Features (B, L, in_channels) of a grid (cameras, rows, columns) -> content and position (B, L, C) or None."""
+    def _read_cameras(self, metas: Sequence[dict], num_cameras: int, size: Sequence[int],
+                      device: torch.device) -> Cameras:
+        """Those of a feature map of ``size`` (rows, columns)."""
+        lidar2img = stack_matrices(metas, 'lidar2img', num_cameras, 4)
+        rays = Rays.from_lidar2img(lidar2img, size, self.stride, device, torch.float32)
+        padding = padded_tokens(metas, num_cameras, size, self.stride, device)
+        per_camera = size[0] * size[1]
+        focal_lengths = self._focal_lengths(metas, num_cameras, per_camera, device) if self.position_embedding else None
+        return Cameras(rays, focal_lengths, padding)
+
+    def _focal_lengths(self, metas: Sequence[dict], cameras: int, per_camera: int, device: torch.device) -> Tensor:
+        """Of each token: (B, L, 2), pixels; negative where an image is flipped."""
+        cam2img = stack_matrices(metas, 'cam2img', cameras, 3)
+        return self._to_tokens(to_device(cam2img.diagonal(dim1=-2, dim2=-1)[..., :2].float(), device), per_camera)
+
+    def _to_tokens(self, focal_lengths: Tensor, per_camera: int) -> Tensor:
+        """Those of the cameras (B, N, 2) for their tokens: (B, L, 2)."""
+        if self.compat:
+            return focal_lengths.repeat(1, per_camera, 1)
+        return focal_lengths.repeat_interleave(per_camera, dim=1)
+
+    def _embed_tokens(self, tokens: Tensor, cameras: Cameras,
+                      grid: tuple[int, int, int]) -> tuple[Tensor, Tensor | None]:
+        """Features (B, L, in_channels) -> content and position (B, L, C) or None. Where no token is left out they are
+        those of a ``grid`` (cameras, rows, columns)."""
         content = self.memory_embed(tokens)
         if not self.position_embedding:
             return F.layer_norm(content, content.shape[-1:]), None
-        cameras, rows, columns = grid
-        focal_lengths = self._focal_lengths(metas, cameras, rows * columns, chosen, tokens.device)
-        coordinates = frustum_coordinates(rays, self.depths, self.position_range)
-        content = self.spatial_alignment(content, cone_code(coordinates, focal_lengths))
+        coordinates = frustum_coordinates(cameras.rays, self.depths, self.position_range)
+        content = self.spatial_alignment(content, cone_code(coordinates, cameras.focal_lengths))
         return content, self.featurized_pe(self.position_encoder(inverse_sigmoid(coordinates)), content)
-
-    def _focal_lengths(self, metas: Sequence[dict], cameras: int, per_camera: int, chosen: Tensor | None,
-                       device: torch.device) -> Tensor:
-        """Of each token: (B, L, 2), pixels; negative where an image is flipped."""
-        cam2img = stack_matrices(metas, 'cam2img', cameras, 3)
-        focal_lengths = to_device(cam2img.diagonal(dim1=-2, dim2=-1)[..., :2].float(), device)
-        if self.compat:
-            focal_lengths = focal_lengths.repeat(1, per_camera, 1)
-        else:
-            focal_lengths = focal_lengths.repeat_interleave(per_camera, dim=1)
-        return focal_lengths if chosen is None else focal_lengths.gather(1, chosen[..., None].expand(-1, -1, 2))
 
     def _make_queries(self, metas: Sequence[dict], device: torch.device,
                       denoising: DenoisingQueries | None) -> Queries:
@@ -387,12 +394,14 @@ class PETRHead(BaseModule):
         lower, upper = self.pc_range.chunk(2)
         return reference * (upper - lower) + lower
 
-    def _depth_loss(self, image: ImageTokens, targets: Sequence[Targets]) -> Tensor:
-        """How unlikely the encoding finds the depths of tokens that see an object's centre, averaged as in ``loss``."""
+    def _encoding_losses(self, image: ImageTokens, targets: Sequence[Targets]) -> dict[str, Tensor]:
+        """The encoding's, each the mean over its terms of all ranks, as in ``loss``."""
         points = pad_sequence([target.boxes[:, :3] for target in targets], batch_first=True, padding_value=torch.nan)
-        unlikely = self.encoding.depth_loss(image.frame, image.content, points, image.padding)
-        seen = reduce_mean(to_device(torch.tensor(float(len(unlikely))), unlikely.device))
-        return self.encoding.depth_loss_weight * unlikely.sum() / seen.clamp(min=1 / get_world_size())
+        losses = self.encoding.losses(image.frame, image.content, points, image.padding)
+        for name, terms in losses.items():
+            number = reduce_mean(to_device(torch.tensor(float(terms.numel())), terms.device))
+            losses[name] = terms.sum() / number.clamp(min=1 / get_world_size())
+        return losses
 
     def _box_loss(self, codes: Tensor, true_codes: Tensor, avg_factor: Tensor) -> Tensor:
         """L1 loss of codes (n, 10) with code weights; an unknown velocity has weight 0."""
