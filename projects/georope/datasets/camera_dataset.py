@@ -76,7 +76,7 @@ class CameraDataset(Det3DDataset):
                 raise ValueError(f'metainfo.classes={metainfo["classes"]!r} is one text; a list of names is needed.')
             self.METAINFO = dict(self.METAINFO, classes=tuple(metainfo['classes']))  # where mmdet3d looks them up
         super().__init__(
-            data_root=data_root,
+            data_root=osp.expanduser(data_root) if data_root else data_root,
             ann_file=ann_file,
             metainfo=metainfo,
             data_prefix=dict(data_prefix or {}),
