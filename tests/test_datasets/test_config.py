@@ -6,6 +6,7 @@ import pytest
 import torch
 from mmengine.config import Config
 
+from georope.engine.launch import read_config
 from georope.registry import DATASETS, METRICS
 
 CONFIG = Path(__file__).resolve().parents[2] / 'configs' / '_base_' / 'datasets' / 'nus-3d-camera.py'
@@ -44,4 +45,4 @@ def test_default_data_root(monkeypatch, empty):
     monkeypatch.delenv('NUSCENES_ROOT', raising=False)
     if empty:
         monkeypatch.setenv('NUSCENES_ROOT', '')
-    assert Config.fromfile(CONFIG).train_dataloader.dataset.data_root == 'data/nuscenes/'
+    assert read_config(str(CONFIG)).train_dataloader.dataset.data_root == 'data/nuscenes/'

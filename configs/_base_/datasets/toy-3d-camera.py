@@ -1,7 +1,7 @@
 # The toy world (tools/make_toy_nuscenes.py) at 96x256. NUSCENES_ROOT puts any other nuScenes root in its place.
 _base_ = './nus-3d-camera.py'
 
-data_root = '{{$NUSCENES_ROOT:data/toy_nuscenes/}}' or 'data/toy_nuscenes/'
+data_root = '{{$NUSCENES_ROOT:data/toy_nuscenes/}}'
 point_cloud_range = [-35.2, -35.2, -5.0, 35.2, 35.2, 3.0]
 image_aug = dict(
     final_dim=(96, 256), resize_lim=(0.6, 0.8), bot_pct_lim=(0.0, 0.0), rot_lim=(0.0, 0.0), rand_flip=True)
