@@ -38,7 +38,8 @@ def config(tmp_path_factory) -> Path:
         train_dataloader=loader, val_dataloader=loader,
         train_cfg=dict(max_epochs=1, val_interval=1), load_from=None, work_dir=str(folder / 'work'),
         default_hooks=dict(logger=dict(interval=1)), log_processor=dict(window_size=1)))
-    cfg.val_evaluator = dict(type='georope.CameraMetric', ann_file=f'{root}/nuscenes_infos_val.pkl', class_range=35.)
+    cfg.val_evaluator = dict(type='georope.CameraMetric', ann_file=f'{root}/nuscenes_infos_val.pkl',
+                             class_range=dict.fromkeys(names, 35.))
     cfg.test_dataloader = cfg.test_evaluator = cfg.test_cfg = None
     cfg.dump(folder / 'own.json')
     return folder / 'own.json'
@@ -51,3 +52,22 @@ def test_trains_and_scores_own_names(config):
     for name in OWN.values():
         assert len(scalars(work_dir, f'camera/{name}_AP')) == 1 and f'\n{name} ' in log(work_dir)
     assert 'truck' not in log(work_dir).rpartition('detection, 2 frames')[2]
+
+
+WRONG = {
+    'heads': (['model.pts_bbox_head.num_classes=10'],
+              r'train_dataloader.dataset.metainfo.classes has 3 names \(tug, .* model.pts_bbox_head.num_classes is 10: '
+              r'set model.pts_bbox_head.num_classes=3'),
+    'validation': (['val_dataloader.dataset.metainfo.classes=[tug,worker]'],
+                   'val_dataloader.dataset.metainfo.classes has 2 names .*num_classes is 3'),
+    'metric': (["val_evaluator.ann_file=/nowhere/infos.pkl"], 'Info file /nowhere/infos.pkl does not exist'),
+    'ranges': (['val_evaluator.class_range.truck=30'], 'class_range has .*truck'),
+}
+
+
+@pytest.mark.parametrize('name', WRONG)
+def test_what_would_end_the_first_validation_ends_the_run_before_it_trains(config, tmp_path, name):
+    options, message = WRONG[name]
+    with pytest.raises(SystemExit, match=message):
+        main('train', config, '--work-dir', tmp_path, '--cfg-options', *options)
+    assert not scalars(tmp_path, 'loss')

@@ -12,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 from scipy.spatial.transform import Rotation
 
+from georope.datasets.calibration import CalibrationError, as_pose
 from georope.files import atomic_open
 
 # The devkit asks for these five keys; the detectors here see camera images only.
@@ -57,10 +58,11 @@ def to_global(token: str, boxes, scores, labels, lidar2global, max_boxes: int = 
     Raises:
         ValueError: a value is not finite, a size is not positive, a box has no velocity, or the pose is not rigid.
     """
-    pose = np.asarray(lidar2global, dtype=np.float64)
-    if pose.shape != (4, 4) or not np.allclose(pose[:3, :3] @ pose[:3, :3].T, np.eye(3), atol=1e-4):
-        raise ValueError(f'sample {token}: lidar2global is not a rigid 4x4 motion. The metric needs the pose of the '
-                         f'frame as recorded, without scale augmentation:\n{pose}')
+    try:
+        pose = as_pose(lidar2global, 'it')
+    except CalibrationError as error:
+        raise CalibrationError(f'sample {token}: lidar2global is not a rigid 4x4 motion: {error} The metric needs the '
+                               'pose of the frame, without a BEV augmentation that scales.') from None
     if boxes.tensor.shape[1] != 9:
         raise ValueError(f'sample {token}: boxes have {boxes.tensor.shape[1]} dims, nuScenes needs 9 (with velocity)')
 

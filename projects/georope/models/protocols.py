@@ -23,7 +23,7 @@ class Head(Protocol):
 
     Attributes:
         stride: pixels per cell of the feature map; the detector checks it.
-        num_classes: classes; ``CheckClassesHook`` holds it against the dataset's.
+        num_classes: classes; ``CheckDataHook`` holds it against the dataset's.
     """
 
     stride: int
