@@ -12,6 +12,7 @@ from mmdet.visualization import get_palette
 from mmdet3d.datasets import Det3DDataset
 from mmdet3d.structures import LiDARInstance3DBoxes
 
+from georope.errors import InputError
 from georope.registry import DATASETS
 
 from .calibration import as_intrinsics, as_pose, check_motion
@@ -52,7 +53,7 @@ class CameraDataset(Det3DDataset):
         kwargs: ``indices``, ``lazy_init``, ``serialize_data``, ``max_refetch`` of mmengine's BaseDataset.
 
     Raises:
-        ValueError: The file is not v2, a class or a token of ``skip_tokens`` is not in it, no object in it is valid, or
+        InputError: The file is not v2, a class or a token of ``skip_tokens`` is not in it, no object in it is valid, or
             a time, label, box or calibration in it cannot be one.
     """
 
@@ -73,7 +74,7 @@ class CameraDataset(Det3DDataset):
         self.skip_tokens = set(skip_tokens)
         if metainfo and 'classes' in metainfo:
             if isinstance(metainfo['classes'], str):
-                raise ValueError(f'metainfo.classes={metainfo["classes"]!r} is one text; a list of names is needed.')
+                raise InputError(f'metainfo.classes={metainfo["classes"]!r} is one text; a list of names is needed.')
             self.METAINFO = dict(self.METAINFO, classes=tuple(metainfo['classes']))  # where mmdet3d looks them up
         super().__init__(
             data_root=osp.expanduser(data_root) if data_root else data_root,
@@ -98,14 +99,14 @@ class CameraDataset(Det3DDataset):
             token = _required(entry, 'token', f'{self.ann_file}: data_list[{place}]: ')
             time = _required(entry, 'timestamp', f'{self.ann_file}: sample {token}: ')
             if not (isinstance(time, Real) and isfinite(time)):
-                raise ValueError(f'{self.ann_file}: sample {token}: timestamp is {time!r}, not a number of seconds.')
+                raise InputError(f'{self.ann_file}: sample {token}: timestamp is {time!r}, not a number of seconds.')
         entries = in_scene_order(infos['data_list'])
         tokens = [entry['token'] for entry in entries]
         if len(set(tokens)) < len(tokens):
             double = next(token for token in tokens if tokens.count(token) > 1)
-            raise ValueError(f'{self.ann_file}: sample {double} occurs more than once.')
+            raise InputError(f'{self.ann_file}: sample {double} occurs more than once.')
         if self.skip_tokens - set(tokens):
-            raise ValueError(f'{self.ann_file} has none of the skip_tokens {sorted(self.skip_tokens - set(tokens))}.')
+            raise InputError(f'{self.ann_file} has none of the skip_tokens {sorted(self.skip_tokens - set(tokens))}.')
         if not all('scene_token' in entry for entry in entries):
             warnings.warn(
                 f'{self.ann_file} has no scene tokens: frames are ordered by time and each counts as a scene of its '
@@ -122,10 +123,10 @@ class CameraDataset(Det3DDataset):
                 continue
             images = _required(entry, 'images', f'{self.ann_file}: sample {entry["token"]}: ')
             if not images:
-                raise ValueError(f'{self.ann_file}: sample {entry["token"]} has no cameras.')
+                raise InputError(f'{self.ann_file}: sample {entry["token"]} has no cameras.')
             self.cameras = self.cameras or camera_order(images)
             if set(images) != set(self.cameras):
-                raise ValueError(
+                raise InputError(
                     f'{self.ann_file}: sample {entry["token"]} has the cameras {list(images)}, sample '
                     f'{frames[0]["token"]} has {self.cameras}; all frames need the same ones.')
             frame = self.parse_data_info(entry)
@@ -140,7 +141,7 @@ class CameraDataset(Det3DDataset):
             objects = sum(self._label(item, 'bbox_label_3d', f'{self.ann_file}: ') >= 0
                           for entry in entries for item in entry.get('instances', ()))
             if objects:
-                raise ValueError(f'{self.ann_file}: none of its {objects} objects has a LiDAR or radar point. Set '
+                raise InputError(f'{self.ann_file}: none of its {objects} objects has a LiDAR or radar point. Set '
                                  'use_valid_flag=False if there is no such sensor.')
         check_motion(self.ann_file, frames)
         return frames
@@ -183,7 +184,7 @@ class CameraDataset(Det3DDataset):
                      if self._label(item, 'bbox_label_3d', where) >= 0]
         if self.use_valid_flag:
             if not all('bbox_3d_isvalid' in item for item in instances):
-                raise ValueError(where + 'instances without bbox_3d_isvalid; set use_valid_flag=False.')
+                raise InputError(where + 'instances without bbox_3d_isvalid; set use_valid_flag=False.')
             instances = [item for item in instances if item['bbox_3d_isvalid']]
         ann_info = dict(
             gt_bboxes_3d=np.array([_box(item, where) for item in instances], dtype=np.float32).reshape(-1, 9),
@@ -197,7 +198,7 @@ class CameraDataset(Det3DDataset):
                                  for items in per_camera]
                 for camera, values in zip(self.cameras, ann_info[key]):
                     if not np.isfinite(values).all():
-                        raise ValueError(f'{where}camera {camera}: cam_instances.{name} is not finite throughout.')
+                        raise InputError(f'{where}camera {camera}: cam_instances.{name} is not finite throughout.')
             ann_info['gt_bboxes_labels'] = [
                 np.array([self._label(item, 'bbox_label', where) for item in items], dtype=np.int64)
                 for items in per_camera
@@ -240,7 +241,7 @@ class CameraDataset(Det3DDataset):
         """The frame at ``idx`` through the pipeline.
 
         Raises:
-            ValueError: A transform returned None; another frame is never taken in its place.
+            InputError: A transform returned None; another frame is never taken in its place.
         """
         frame = self.get_data_info(idx)
         token = frame['token']
@@ -248,13 +249,13 @@ class CameraDataset(Det3DDataset):
         with draws_of(idx):
             data = self.pipeline(frame)
         if data is None:
-            raise ValueError(f'{self.ann_file}: a transform returned None for sample {token}; frames are not replaced.')
+            raise InputError(f'{self.ann_file}: a transform returned None for sample {token}; frames are not replaced.')
         return data
 
     def _label(self, item: dict, key: str, where: str) -> int:
         label = _required(item, key, where)
         if label not in self.label_mapping:
-            raise ValueError(f'{where}{key} is {label}, none of the labels of metainfo.categories.')
+            raise InputError(f'{where}{key} is {label}, none of the labels of metainfo.categories.')
         return self.label_mapping[label]
 
     def _set_classes(self, categories: dict) -> None:
@@ -267,7 +268,7 @@ class CameraDataset(Det3DDataset):
         self.num_ins_per_cat = [0] * len(classes)
         missing = [name for name in classes if categories.get(name, -1) < 0]
         if missing:
-            raise ValueError(f'{self.ann_file} has no labels for the classes {missing}; it has '
+            raise InputError(f'{self.ann_file} has no labels for the classes {missing}; it has '
                              f'{[name for name, label in categories.items() if label >= 0]}.')
         self.label_mapping = {label: -1 for label in categories.values()}
         self.label_mapping.update({categories[name]: i for i, name in enumerate(classes)})
@@ -286,14 +287,14 @@ def _box(item: dict, where: str) -> list[float]:
     """Centre, length, width, height, yaw, velocity in x and y; NaN where the velocity is unknown."""
     box, velocity = _required(item, 'bbox_3d', where)[:7], item.get('velocity', [float('nan')] * 2)
     if len(box) < 7 or not all(map(isfinite, box)) or min(box[3:6]) <= 0:
-        raise ValueError(f'{where}bbox_3d is {list(box)}, not 7 finite numbers; length, width, height must exceed 0.')
+        raise InputError(f'{where}bbox_3d is {list(box)}, not 7 finite numbers; length, width, height must exceed 0.')
     if len(velocity) != 2 or any(map(isinf, velocity)):
-        raise ValueError(f'{where}velocity is {list(velocity)}, not 2 finite numbers or NaN.')
+        raise InputError(f'{where}velocity is {list(velocity)}, not 2 finite numbers or NaN.')
     return [*box, *velocity]
 
 
 def _required(record: dict, key: str, where: str):
     if key not in record:
-        raise ValueError(f'{where}{key} is missing.' + (' A file without annotations needs test_mode=True.'
+        raise InputError(f'{where}{key} is missing.' + (' A file without annotations needs test_mode=True.'
                                                         if key == 'instances' else ''))
     return record[key]
