@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Optional
 
 from nuscenes.eval.detection.constants import ATTRIBUTE_NAMES, DETECTION_NAMES
 from nuscenes.utils.splits import create_splits_scenes
+from tqdm import tqdm
 
 from georope.errors import InputError, refuse
 from georope.evaluation.results import CAMERA_META, dump_results
@@ -134,7 +135,7 @@ def _check_content(content: Any, task: str, scenes: Mapping[str, Sequence[Frame]
     if not any(results.values()):
         yield Violation('no_boxes', '0 boxes in all samples: the devkit stops with "Invalid box type: None"')
     classes: dict[tuple, str] = {}  # of (scene, tracking id)
-    for token, boxes in results.items():
+    for token, boxes in tqdm(results.items(), desc='checking', unit='sample', disable=None):
         if token not in scene_of:
             yield Violation('foreign_sample', 'not of this split, or not in these tables', token)
         if not isinstance(boxes, list):
