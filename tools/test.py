@@ -8,6 +8,7 @@ images are left.
 import argparse
 
 from georope.engine import CheckWeightsHook, add_common_arguments, build_runner, load_config, local_file
+from georope.errors import one_line_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -23,6 +24,7 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@one_line_errors
 def main() -> None:
     args = parse_args()
     cfg = load_config(args)

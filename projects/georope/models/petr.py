@@ -17,7 +17,7 @@ class PETR(Base3DDetector):
     Args:
         img_backbone: image backbone; its levels go to the neck.
         img_neck: feature pyramid.
-        pts_bbox_head: head; it reads one level.
+        pts_bbox_head: head, see ``protocols.Head``; it reads one level.
         data_preprocessor: ``FramePreprocessor``, or mmdet3d's.
         position_level: the level the head reads, 0 for the neck's finest.
         train_cfg: None; mmdet3d's ``init_model`` says so, whatever the model.

@@ -32,7 +32,7 @@ class StreamPETR(PETR):
         num_frame_head_grads: last frames of a window that pass the head in training mode, at least
             ``num_frame_losses``.
         num_frame_backbone_grads: last frames of a window from which the backbone learns.
-        kwargs: see ``PETR``.
+        kwargs: see ``PETR``; the head is a ``protocols.StreamHead``.
     """
 
     def __init__(self,

@@ -13,12 +13,12 @@ from .image_aug import ImagePlan, errors_name
 
 REDUCED = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4,
            8: cv2.IMREAD_REDUCED_COLOR_8}
-JPEG, JPEG_END = b'\xff\xd8', b'\xff\xd9'
+JPEG, JPEG_END, SCAN = b'\xff\xd8', b'\xff\xd9', b'\xda'
 
 
 @TRANSFORMS.register_module()
 class LoadCameraAnnotations(BaseTransform):
-    """Put what ``ann_info`` holds (see :class:`georope.datasets.NuScenesCameraDataset`) into the frame itself."""
+    """Put what ``ann_info`` holds (see :class:`georope.datasets.frame.Annotations`) into the frame itself."""
 
     def transform(self, results: dict) -> dict:
         if 'ann_info' not in results:
@@ -97,9 +97,22 @@ def read_image(path: Union[str, np.ndarray], resize: float = 1.0) -> tuple[np.nd
     flags = REDUCED[reduction] | cv2.IMREAD_IGNORE_ORIENTATION
     image = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
     # OpenCV fills up what a truncated JPEG lacks with grey and only prints a warning
-    if image is None or (data[:2] == JPEG and JPEG_END not in data[-256:]):
+    if image is None or (data[:2] == JPEG and not _has_end(data)):
         raise OSError(f'{path} is no whole image ({len(data)} bytes).')
     return image, reduction
+
+
+def _has_end(data: bytes) -> bool:
+    """Whether a JPEG has its end marker, whatever follows it: some cameras pad their files.
+
+    Only behind the headers, which may hold a preview with an end of its own.
+    """
+    if JPEG_END in data[-256:]:
+        return True
+    place = len(JPEG)
+    while data[place:place + 1] == b'\xff' and data[place + 1:place + 2] != SCAN and place + 4 <= len(data):
+        place += 2 + int.from_bytes(data[place + 2:place + 4], 'big')
+    return JPEG_END in data[place:]
 
 
 def warp_full(image: np.ndarray, plan: ImagePlan) -> np.ndarray:
