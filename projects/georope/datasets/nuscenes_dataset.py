@@ -3,6 +3,7 @@ from typing import Optional
 
 from mmdet3d.datasets import NuScenesDataset
 
+from georope.errors import InputError
 from georope.registry import DATASETS
 
 from .camera_dataset import CameraDataset
@@ -19,7 +20,7 @@ class NuScenesCameraDataset(CameraDataset):
             known = dict(zip(self.METAINFO['classes'], self.METAINFO['palette']))
             unknown = [name for name in metainfo['classes'] if name not in known]
             if unknown:
-                raise ValueError(f'metainfo.classes: {unknown} are not classes of nuScenes; those are {list(known)}. '
+                raise InputError(f'metainfo.classes: {unknown} are not classes of nuScenes; those are {list(known)}. '
                                  'For names of your own use georope.CameraDataset and georope.CameraMetric.')
             metainfo = {'palette': [known[name] for name in metainfo['classes']], **metainfo}
         super().__init__(*args, metainfo=metainfo, **kwargs)

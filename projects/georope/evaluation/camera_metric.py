@@ -13,6 +13,7 @@ from mmengine.evaluator import BaseMetric
 from mmengine.logging import MMLogger
 
 from georope.datasets.info_file import CREATE_COMMAND, load_infos
+from georope.errors import InputError
 from georope.evaluation.class_ap import ERRORS, score_classes, truth_boxes
 from georope.evaluation.devkit import save_metrics
 from georope.evaluation.main_process import on_main_process
@@ -71,7 +72,7 @@ class CameraMetric(BaseMetric):
                  prefix: Optional[str] = None, collect_device: str = 'cpu') -> None:
         super().__init__(collect_device=collect_device, prefix=prefix)
         if format_only and jsonfile_prefix is None:
-            raise ValueError('format_only=True keeps nothing but the result file: set jsonfile_prefix to its folder')
+            raise InputError('format_only=True keeps nothing but the result file: set jsonfile_prefix to its folder')
         self.ann_file = ann_file
         self.class_range = class_range
         self.use_valid_flag = use_valid_flag
@@ -94,7 +95,7 @@ class CameraMetric(BaseMetric):
     def _frames_of(self, info: dict) -> Frames:
         frames = Frames(info['metainfo'].get('version'), [entry['token'] for entry in info['data_list']])
         if len(set(frames.tokens)) < len(frames.tokens):
-            raise ValueError(f'{self.ann_file} has frames twice; make a new one with `{CREATE_COMMAND}`')
+            raise InputError(f'{self.ann_file} has frames twice; make a new one with `{CREATE_COMMAND}`')
         return frames
 
     @property
@@ -106,7 +107,7 @@ class CameraMetric(BaseMetric):
         if not isinstance(self.class_range, Mapping):
             return dict.fromkeys(self.classes, float(self.class_range))
         if set(self.class_range) != set(self.classes):
-            raise ValueError(f'class_range has {sorted(self.class_range)}, the dataset {sorted(self.classes)}: give '
+            raise InputError(f'class_range has {sorted(self.class_range)}, the dataset {sorted(self.classes)}: give '
                              'one number for all classes, or one for each')
         return dict(self.class_range)
 
@@ -124,12 +125,12 @@ class CameraMetric(BaseMetric):
                                'them to meta_keys of the packing transform, or use georope.PackCameraInputs')
             token, predicted = sample['token'], sample['pred_instances_3d']
             if token not in known:
-                raise ValueError(f'sample {token} is not among the {len(known)} frames of {self.ann_file}, e.g. '
+                raise InputError(f'sample {token} is not among the {len(known)} frames of {self.ann_file}, e.g. '
                                  f'{some(sorted(known), 3)}: dataset and metric must use the same ann_file')
             frame = to_global(token, predicted['bboxes_3d'], predicted['scores_3d'], predicted['labels_3d'],
                               sample['lidar2global'], self.max_boxes)
             if len(frame['label']) and not 0 <= frame['label'].min() <= frame['label'].max() < len(classes):
-                raise ValueError(f'sample {token}: labels {np.unique(frame["label"]).tolist()} do not fit the '
+                raise InputError(f'sample {token}: labels {np.unique(frame["label"]).tolist()} do not fit the '
                                  f'{len(classes)} classes of the dataset')
             self.results.append(frame)
 
@@ -203,7 +204,7 @@ class CameraMetric(BaseMetric):
         tokens = [token for token in expected if token in frames]
         missing = set(expected) - set(tokens)
         if len(tokens) != self._dataset_size:
-            raise ValueError(
+            raise InputError(
                 f'predictions for {len(tokens)} frames, but the dataset has {self._dataset_size} and {self.ann_file} '
                 f'{len(expected)}: {len(missing)} frames missing, e.g. {some(sorted(missing), 3)}. A frame without '
                 'any box must be predicted too, with empty boxes.')

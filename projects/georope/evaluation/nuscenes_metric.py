@@ -10,6 +10,7 @@ from nuscenes.eval.detection.constants import DETECTION_NAMES
 from nuscenes.eval.detection.data_classes import DetectionMetrics
 
 from georope.datasets.info_file import CREATE_COMMAND
+from georope.errors import InputError
 from georope.evaluation import class_ap
 from georope.evaluation.camera_metric import CameraMetric, Frames, table
 from georope.evaluation.devkit import evaluate_results, open_tables, split_name
@@ -64,10 +65,10 @@ class NuScenesMetric(CameraMetric):
     def _read_frames(self, info: dict) -> Frames:
         frames = self._frames_of(info)
         if frames.version is None:
-            raise ValueError(f'{self.ann_file} has no metainfo.version; make a new one with `{CREATE_COMMAND}`')
+            raise InputError(f'{self.ann_file} has no metainfo.version; make a new one with `{CREATE_COMMAND}`')
         if frames.version == 'v1.0-test' and not self.format_only:
             if self.jsonfile_prefix is None:
-                raise ValueError(f'{self.ann_file} is of v1.0-test, which has no public annotations: only a result '
+                raise InputError(f'{self.ann_file} is of v1.0-test, which has no public annotations: only a result '
                                  'file can be made. Set jsonfile_prefix to the folder it goes to.')
             MMLogger.get_current_instance().warning('v1.0-test has no public annotations: writing the result file only')
             self.format_only = True
@@ -82,7 +83,7 @@ class NuScenesMetric(CameraMetric):
         classes = self.dataset_meta['classes']
         foreign = [name for name in classes if name not in DETECTION_NAMES]
         if foreign:
-            raise ValueError(f'classes {foreign} are none of the ten nuScenes detection classes '
+            raise InputError(f'classes {foreign} are none of the ten nuScenes detection classes '
                              f'({", ".join(DETECTION_NAMES)}), so neither devkit nor server accepts them: rename them '
                              'in the metainfo of the dataset, or use another metric (georope.CameraMetric)')
         return classes
