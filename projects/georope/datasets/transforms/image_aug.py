@@ -8,6 +8,7 @@ from mmcv.transforms import BaseTransform
 from PIL import Image
 
 from georope.datasets.calibration import as_intrinsics, as_pose
+from georope.errors import UnreadableInput
 from georope.registry import TRANSFORMS
 
 
@@ -149,8 +150,8 @@ def errors_name(token: str, camera: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(f'sample {token}, camera {camera}: {error} (To go on without this frame: skip_tokens of the '
-                      "dataset, or its incomplete='skip' or 'mask'.)") from error
+        raise UnreadableInput(f'sample {token}, camera {camera}: {error} (To go on without this frame: skip_tokens of '
+                              "the dataset, or its incomplete='skip' or 'mask'.)") from error
 
 
 def uncovered(bboxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
