@@ -46,6 +46,7 @@ class NuScenesMetric(CameraMetric):
             ``tracking_metrics_*``. Without it nothing is kept; needed when nothing but the files is made.
         eval_version: the devkit's name of the evaluation's parameters.
         tracking: options of :class:`georope.evaluation.Tracker`, ``dict()`` for its defaults; None leaves tracking out.
+        go_on: see :class:`CameraMetric`.
         prefix: first part of the names of the metrics, ``nuscenes`` by default: ``nuscenes/NDS``.
         collect_device: 'cpu' or 'gpu', where mmengine gathers the results of all processes.
     """
@@ -54,9 +55,10 @@ class NuScenesMetric(CameraMetric):
 
     def __init__(self, data_root: str, ann_file: str, format_only: bool = False,
                  jsonfile_prefix: Optional[str] = None, eval_version: str = 'detection_cvpr_2019',
-                 tracking: Optional[dict] = None, prefix: Optional[str] = None, collect_device: str = 'cpu') -> None:
-        super().__init__(ann_file, format_only=format_only, jsonfile_prefix=jsonfile_prefix, prefix=prefix,
-                         collect_device=collect_device)
+                 tracking: Optional[dict] = None, go_on: Optional[str] = None, prefix: Optional[str] = None,
+                 collect_device: str = 'cpu') -> None:
+        super().__init__(ann_file, format_only=format_only, jsonfile_prefix=jsonfile_prefix, go_on=go_on,
+                         prefix=prefix, collect_device=collect_device)
         self.data_root = data_root
         self.eval_version = eval_version
         self.tracker = None if tracking is None else Tracker(**tracking)
