@@ -23,7 +23,7 @@ from georope.evaluation.submission import (
     summarize,
     write_zip,
 )
-from georope.files import written_beside
+from georope.files import writable_folder, written_beside
 
 RULES = dict(
     detection='Rule: at inference a detector may use about 0.5 s of past data (6 past camera images). The memory of '
@@ -42,6 +42,7 @@ def main() -> None:
     args = parser.parse_args()
     if not args.out.endswith('.zip'):
         parser.error(f'--out {args.out}: the server takes a .zip')
+    writable_folder(os.path.dirname(os.path.abspath(args.out)))
     scenes = split_of(args.split, args.data_root, args.version)
     violations = [violation for violation in check_submission(args.file, args.task, scenes, args.max_mb)
                   if not (args.uses and violation.kind == 'meta')]

@@ -27,6 +27,7 @@ from georope.evaluation.results import CAMERA_META
 from georope.evaluation.scenes import read_scenes, scenes_of, split_frames
 from georope.evaluation.submission import check_submission, effects, read_submission, report
 from georope.evaluation.tracker import DEFAULT_GATE, TRACKING_NAMES
+from georope.files import writable_folder
 
 # Fit for a tracker: any frames, and also no detections.
 NO_FAULTS = ('missing_sample', 'no_boxes')
@@ -58,6 +59,7 @@ def parse_args() -> argparse.Namespace:
 @one_line_errors
 def main() -> None:
     args = parse_args()
+    writable_folder(args.out)
     gates = dict(args.gate)
     everywhere = gates.pop('', DEFAULT_GATE)
     tracker = Tracker({**dict.fromkeys(TRACKING_NAMES, everywhere), **gates}, args.score_thr, args.max_age,

@@ -88,6 +88,14 @@ def test_an_image_that_only_the_decoder_finds_broken_is_padded_too(infos, build,
     assert any('hidden: sample scene-0553-1, camera CAM_FRONT' in line for line in log)
 
 
+def test_padding_behind_the_end_of_a_jpeg_is_no_fault(infos, build, images, log):
+    """Some cameras pad their files."""
+    padded = images / 'samples/CAM_FRONT' / infos['data_list'][2]['images']['CAM_FRONT']['img_path']
+    padded.write_bytes(padded.read_bytes() + bytes(1000))
+    frame = build(infos, incomplete='mask', data_root=str(images), pipeline=TEST, test_mode=True)[2]
+    assert frame['data_samples'].missing_cameras == [] and frame['inputs']['img'][0].any()
+
+
 def test_rigs_of_two_vehicles_in_one_set(infos, build, log):
     """Each frame has the cameras of both, those of the other are padding."""
     for entry in infos['data_list'][3:]:

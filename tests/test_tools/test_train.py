@@ -2,6 +2,7 @@
 import signal
 import sys
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -10,7 +11,11 @@ from launching import TOOLS, log, main, run, scalars
 from mmengine.device import get_device
 from tiny_model import CONFIG
 
+from georope.datasets.converter import create_infos
+from georope.datasets.info_file import load_infos, save_infos
 from georope.engine import build_model
+from georope.errors import UnreadableInput
+from georope.toy import make_toy_nuscenes
 
 on_cpu = pytest.mark.skipif(get_device() != 'cpu', reason='this machine has a GPU')
 
@@ -25,6 +30,42 @@ def config(tmp_path: Path) -> Path:
 def weights(path: Path) -> torch.Tensor:
     state = torch.load(path, weights_only=True)['state_dict']
     return torch.cat([value.flatten() for value in state.values()])
+
+
+def test_a_users_broken_file_ends_in_one_line(config, tmp_path, monkeypatch):
+    """The info file as such, an entry of it, an image that a worker of the data loader reads."""
+    root = make_toy_nuscenes(tmp_path / 'toy', scenes=(1, 0), samples_per_scene=2, image_size=(90, 160), num_cameras=1,
+                             progress=False)
+    path, = create_infos(root, 'v1.0-mini')
+    infos = load_infos(path)
+    config.write_text(f"""_base_ = '{config.with_name("base.py")}'
+data = dict(_delete_=True, type='georope.NuScenesCameraDataset', data_root='{root}', ann_file='{path}', test_mode=True,
+            pipeline=[dict(type='georope.LoadCameraImages')])
+train_dataloader = dict(num_workers=1, dataset=data)
+test_dataloader = dict(num_workers=1, dataset=data)
+""")
+    config.with_name('base.py').write_text(CONFIG)
+    torch.save(dict(state_dict={}), tmp_path / 'weights.pth')
+
+    def stops(message: str) -> None:
+        for tool, *more in (('train', ), ('test', tmp_path / 'weights.pth')):
+            with mock.patch('georope.engine.CheckWeightsHook.after_load_checkpoint'), \
+                    pytest.raises(SystemExit) as stopped:
+                main(tool, config, *more, '--work-dir', tmp_path / tool)
+            assert message in stopped.value.code and '\n' not in stopped.value.code
+
+    image = next((root / 'samples/CAM_FRONT').iterdir())
+    broken = infos['data_list'][0]['images']['CAM_FRONT']['img_path']
+    image.with_name(broken).write_bytes(b'\xff\xd8 no picture')
+    stops(f'{infos["data_list"][0]["token"]}, camera CAM_FRONT: {root}/samples/CAM_FRONT/{broken} is no whole image')
+    del infos['data_list'][1]['ego2global']
+    save_infos(infos, path)
+    stops(f'{path}: sample {infos["data_list"][1]["token"]}: ego2global is missing')
+    path.write_bytes(b'version https://git-lfs.github.com/spec/v1')
+    stops(f'{path} is a Git LFS pointer')
+    monkeypatch.setenv('GEOROPE_TRACEBACK', '1')
+    with pytest.raises(UnreadableInput):
+        main('train', config, '--work-dir', tmp_path / 'train')
 
 
 @pytest.mark.parametrize('kill', [False, True], ids=['ctrl-c', 'kill -9'])

@@ -97,7 +97,7 @@ class CameraDataset(Det3DDataset):
                 raise InputError(f'metainfo.classes={metainfo["classes"]!r} is one text; a list of names is needed.')
             self.METAINFO = dict(self.METAINFO, classes=tuple(metainfo['classes']))  # where mmdet3d looks them up
         super().__init__(
-            data_root=data_root,
+            data_root=osp.expanduser(data_root) if data_root else data_root,
             ann_file=ann_file,
             metainfo=metainfo,
             data_prefix=dict(data_prefix or {}),
@@ -299,7 +299,7 @@ class CameraDataset(Det3DDataset):
         """The frame at ``idx`` through the pipeline.
 
         Raises:
-            ValueError: A transform returned None; another frame is never taken in its place.
+            InputError: A transform returned None; another frame is never taken in its place.
         """
         frame = self.get_data_info(idx)
         token = frame['token']

@@ -106,7 +106,7 @@ def _column_faults(name: str, rows: Sequence[dict], field: str, wanted: Kind | R
                 yield Fault(name, row['token'], field, f'is missing; it must be {kind.words}')
         elif not _all(kind, [value]):
             text = f'is {short(value)}; it must be {kind.words}'
-            links = value if isinstance(value, list) else [value]
+            links = value if refers and wanted.several and isinstance(value, list) else [value]
             if refers and all(isinstance(token, str) for token in links):
                 lost = next(token for token in links if token not in tokens[wanted.table])
                 text = f'{lost!r} leads nowhere: {wanted.table}.json has no such token. Add that record, or correct it'

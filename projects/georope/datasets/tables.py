@@ -9,6 +9,7 @@ from nuscenes.eval.detection.utils import category_to_detection_name
 from nuscenes.nuscenes import NuScenes
 from nuscenes.utils.color_map import get_colormap
 from pyquaternion import Quaternion
+from tqdm import tqdm
 
 from georope.errors import InputError, MissingInput, refuse
 from georope.files import read_json
@@ -74,9 +75,13 @@ class NuScenesTables(NuScenes):
         required = [f'{name}.json' for name in missing if name not in optional]
         if required:
             raise MissingInput(f'{folder} lacks {", ".join(required)}. Unpack the metadata of {version} again.')
-        tables = {name: [] if name in missing else read_json(folder / f'{name}.json') for name in self.table_names}
+        # sample_data before ego_pose: what belongs to no key frame, most of both, need not stay in memory.
+        names = sorted(set(self.table_names) - set(missing), key=lambda name: (name != 'sample_data', name))
+        tables = {name: [] for name in missing}
+        for name in tqdm(names, desc=f'reading {self.table_root}', unit='table', disable=None):
+            tables[name] = _used(name, read_json(folder / f'{name}.json'), tables)
         check_tables(self.table_root, tables)
-        vars(self).update(tables, sample_data=key_frames(tables['sample_data']))
+        vars(self).update(tables)
         self.has_annotations = bool(self.sample_annotation)
         self._index()
         self._own_categories()
@@ -185,23 +190,23 @@ class NuScenesTables(NuScenes):
         return samples
 
 
+def _used(name: str, rows: list, tables: dict) -> list:
+    """The records of key frames, where the tables are sound enough to tell."""
+    if name not in ('sample_data', 'ego_pose') or not isinstance(rows, list) or not all(
+            isinstance(row, dict) for row in rows):
+        return rows
+    if name == 'sample_data':
+        return key_frames(rows)
+    frames = tables['sample_data'] if isinstance(tables['sample_data'], list) else []
+    used = {row['ego_pose_token'] for row in frames
+            if isinstance(row, dict) and isinstance(row.get('ego_pose_token'), str)}
+    return [row for row in rows if row.get('token') in used or not isinstance(row.get('token'), str)]
+
+
 def _counts(counter: Counter) -> str:
     """'car 3, tram 1': the most frequent ones."""
     names = [f'{name} {count}' for name, count in counter.most_common() if count]
     return some(names, 10)
-
-
-def read_splits(path: Path) -> dict[str, list[str]]:
-    """A ``splits.json``: split name -> names of its scenes.
-
-    Raises:
-        InputError: it is something else.
-    """
-    splits = read_json(path)
-    if not isinstance(splits, dict) or not all(
-            isinstance(names, list) and all(isinstance(name, str) for name in names) for names in splits.values()):
-        raise InputError(f'{path} must be an object {{split: ["scene name", ...]}}, not {short(splits)}.')
-    return splits
 
 
 def pose_matrix(record: dict) -> np.ndarray:

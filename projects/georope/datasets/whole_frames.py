@@ -7,9 +7,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 POLICIES = ('error', 'skip', 'mask')
-JPEG, JPEG_END = b'\xff\xd8', b'\xff\xd9'
-TAIL = 256  # bytes in which the end marker of a JPEG is looked for
+JPEG, JPEG_END, SCAN = b'\xff\xd8', b'\xff\xd9', b'\xda'
+TAIL = 256  # bytes in which the end marker of a JPEG is looked for first
 NO_RECORD, NO_FILE, BROKEN = 'not in the info file', 'no image file', 'broken image'
+
+
+def has_end(data: bytes) -> bool:
+    """Whether a JPEG has its end marker, whatever follows it: some cameras pad their files.
+
+    Only behind the headers, which may hold a preview with an end of its own.
+    """
+    if JPEG_END in data[-TAIL:]:
+        return True
+    place = len(JPEG)
+    while data[place:place + 1] == b'\xff' and data[place + 1:place + 2] != SCAN and place + 4 <= len(data):
+        place += 2 + int.from_bytes(data[place + 2:place + 4], 'big')
+    return JPEG_END in data[place:]
 
 
 def fault_of(path: str) -> str | None:
@@ -24,9 +37,12 @@ def fault_of(path: str) -> str | None:
             head = file.read(2)
             file.seek(max(-TAIL, -os.fstat(file.fileno()).st_size), os.SEEK_END)
             tail = file.read()
+            if head == JPEG and JPEG_END not in tail:
+                file.seek(0)
+                return None if has_end(file.read()) else BROKEN
     except OSError:
         return NO_FILE
-    return BROKEN if not head or (head == JPEG and JPEG_END not in tail) else None
+    return None if head else BROKEN
 
 
 def find_gaps(entries: Sequence[dict], cameras: Sequence[str], path_of: Callable[[str, str], str],

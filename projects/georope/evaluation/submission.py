@@ -17,7 +17,9 @@ from typing import Any, NamedTuple, Optional
 
 from nuscenes.eval.detection.constants import ATTRIBUTE_NAMES, DETECTION_NAMES
 from nuscenes.utils.splits import create_splits_scenes
+from tqdm import tqdm
 
+from georope.errors import InputError, refuse
 from georope.evaluation.results import CAMERA_META, dump_results
 from georope.evaluation.scenes import Frame, split_frames
 from georope.evaluation.tracker import TRACKING_NAMES
@@ -133,7 +135,7 @@ def _check_content(content: Any, task: str, scenes: Mapping[str, Sequence[Frame]
     if not any(results.values()):
         yield Violation('no_boxes', '0 boxes in all samples: the devkit stops with "Invalid box type: None"')
     classes: dict[tuple, str] = {}  # of (scene, tracking id)
-    for token, boxes in results.items():
+    for token, boxes in tqdm(results.items(), desc='checking', unit='sample', disable=None):
         if token not in scene_of:
             yield Violation('foreign_sample', 'not of this split, or not in these tables', token)
         if not isinstance(boxes, list):
@@ -143,12 +145,11 @@ def _check_content(content: Any, task: str, scenes: Mapping[str, Sequence[Frame]
             yield Violation('too_many_boxes', f'{len(boxes)} boxes, at most {MAX_BOXES} are allowed', token)
         ids: set[str] = set()
         for index, box in enumerate(boxes):
-            for kind, message, effect in _check_box(box, token, task):
-                yield Violation(kind, message, token, index, effect)
+            found = list(_check_box(box, token, task))
             if task == 'tracking' and isinstance(box, dict):
-                for kind, message in _check_track(box, scene_of.get(token), ids, classes):
-                    hashable = not isinstance(box['tracking_id'], (list, dict))
-                    yield Violation(kind, message, token, index, FORMAT if hashable else REFUSED)
+                found += _check_track(box, scene_of.get(token), ids, classes)
+            for kind, message, effect in found:
+                yield Violation(kind, message, token, index, effect)
 
 
 def _check_meta(meta: Any) -> Iterator[Violation]:
@@ -209,19 +210,21 @@ def _check_box(box: Any, token: str, task: str) -> Iterator[tuple[str, str, str]
             yield 'attribute', f'attribute_name {attribute} is none of a {name}: it always counts as wrong', ADVICE
 
 
-def _check_track(box: dict, scene: Optional[str], ids: set, classes: dict) -> Iterator[tuple[str, str]]:
+def _check_track(box: dict, scene: Optional[str], ids: set,
+                 classes: dict) -> Iterator[tuple[str, str, str]]:
     """The same for its id, given the ids before it in the frame and the class of each track; updates both."""
     if 'tracking_id' not in box:
         return
     track, name = box['tracking_id'], box.get('tracking_name')
     if not isinstance(track, str) or not track:
-        yield 'tracking_id', f'tracking_id must be a string, not empty, not {_short(track)}'
+        yield 'tracking_id', f'tracking_id must be a string, not empty, not {_short(track)}', \
+            REFUSED if isinstance(track, (list, dict)) else FORMAT
         return
     if track in ids:
-        yield 'duplicate_id', f'tracking_id {track!r} is there twice in this sample'
+        yield 'duplicate_id', f'tracking_id {track!r} is there twice in this sample', REFUSED
     ids.add(track)
     if name in TRACKING_NAMES and classes.setdefault((scene, track), name) != name:
-        yield 'class_change', f'track {track!r} is a {name} here and was a {classes[scene, track]} before'
+        yield 'class_change', f'track {track!r} is a {name} here and was a {classes[scene, track]} before', FORMAT
 
 
 def _twice(content: dict) -> Iterator[Violation]:
@@ -255,6 +258,40 @@ def _is_vector(value: Any, length: int) -> bool:
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else f'{text[:77]}...'
+
+
+# What a picture of a box needs.
+_DRAWN = ('translation', 'size', 'rotation', 'velocity')
+
+
+def read_results(path: str) -> dict[str, list[dict]]:
+    """The boxes of a detection or tracking file by sample token, sound enough to be drawn, whatever the split.
+
+    Raises:
+        InputError: the file cannot be read, or boxes lack a field or have values that are no numbers; the message names
+            up to ten.
+    """
+    content, found = read_submission(path)
+    refuse(path, [violation.message for violation in found if violation.effect == REFUSED])
+    results = content.get('results') if isinstance(content, dict) else None
+    if not isinstance(results, dict) or not all(isinstance(boxes, list) for boxes in results.values()):
+        raise InputError(f'{path} has no "results" with a list of boxes for each sample token: not a nuScenes '
+                         'detection or tracking file')
+    tracked = any('tracking_id' in box for boxes in results.values() for box in boxes if isinstance(box, dict))
+    task = 'tracking' if tracked else 'detection'
+    score = f'{task}_score'
+    needed = (*_DRAWN, f'{task}_name', score, *(['tracking_id'] if tracked else []))
+    faults = []
+    for token, boxes in results.items():
+        for index, box in enumerate(boxes):
+            missing = [key for key in needed if key not in box] if isinstance(box, dict) else needed
+            wrong = [] if missing else [key for key in _DRAWN if not _is_taken(key, box[key])] + (
+                [] if _is_number(box[score]) else [score])
+            if missing or wrong:
+                text = f'lacks {", ".join(missing)}' if missing else f'{wrong[0]} is {_short(box[wrong[0]])}'
+                faults.append(f'{path}: sample {token}, box {index}: {text}')
+    refuse(path, faults)
+    return results
 
 
 def summarize(content: dict, task: str) -> str:

@@ -146,7 +146,7 @@ class ImageAug(BaseTransform):
 
 @contextlib.contextmanager
 def errors_name(token: str, camera: str) -> Iterator[None]:
-    """An OSError within says which sample and camera it is about."""
+    """An OSError within says which sample and camera it is about, as an error of a file."""
     try:
         yield
     except OSError as error:

@@ -12,7 +12,7 @@ from PIL import Image
 
 from georope.registry import TRANSFORMS
 
-from ..whole_frames import JPEG, JPEG_END, TAIL
+from ..whole_frames import JPEG, has_end
 from .image_aug import ImagePlan, errors_name
 
 REDUCED = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4,
@@ -132,7 +132,7 @@ def read_image(path: Union[str, np.ndarray], resize: float = 1.0) -> tuple[np.nd
     flags = REDUCED[reduction] | cv2.IMREAD_IGNORE_ORIENTATION
     image = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
     # OpenCV fills up what a truncated JPEG lacks with grey and only prints a warning
-    if image is None or (data[:2] == JPEG and JPEG_END not in data[-TAIL:]):
+    if image is None or (data[:2] == JPEG and not has_end(data)):
         raise OSError(f'{path} is no whole image ({len(data)} bytes).')
     return image, reduction
 
