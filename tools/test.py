@@ -9,6 +9,7 @@ import argparse
 
 from georope.engine import CheckWeightsHook, add_common_arguments, build_runner, load_config, local_file
 from georope.errors import one_line_errors
+from georope.evaluation.partial import digest_of, go_on, run_test
 
 
 def parse_args() -> argparse.Namespace:
@@ -21,6 +22,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--task', choices=['multi-view_det'], default='multi-view_det', help='kind of the pictures')
     parser.add_argument('--tta', action='store_true', help='test-time augmentation: mirrored frames as well, merged; '
                         'its options: --cfg-options model.tta.distance=METRES')
+    parser.add_argument('--go-on', metavar='DONE', help='file of a test of this checkpoint that ended early: what it '
+                        'did is not done again')
     return parser.parse_args()
 
 
@@ -39,9 +42,12 @@ def main() -> None:
                              "a dict(type='georope.DetectionVisualizationHook')")
         cfg.default_hooks.visualization.update(draw=True, test_out_dir=args.show_dir, score_thr=args.score_thr,
                                                vis_task=args.task)
+    model = digest_of(args.checkpoint)
+    if args.go_on:
+        go_on(cfg, args.go_on, model)
     runner = build_runner(cfg)
     runner.register_hook(CheckWeightsHook('test', args.accept_weights))
-    runner.test()
+    run_test(runner, model)
 
 
 if __name__ == '__main__':

@@ -1,4 +1,5 @@
 """A training with classes of own names, from the config to the scores: no forklift is called truck."""
+import json
 import os
 from pathlib import Path
 from unittest import mock
@@ -40,7 +41,7 @@ def config(tmp_path_factory) -> Path:
         default_hooks=dict(logger=dict(interval=1)), log_processor=dict(window_size=1)))
     cfg.val_evaluator = dict(type='georope.CameraMetric', ann_file=f'{root}/nuscenes_infos_val.pkl',
                              class_range=dict.fromkeys(names, 35.))
-    cfg.test_dataloader = cfg.test_evaluator = cfg.test_cfg = None
+    cfg.test_dataloader, cfg.test_evaluator = cfg.val_dataloader, cfg.val_evaluator
     cfg.dump(folder / 'own.json')
     return folder / 'own.json'
 
@@ -71,3 +72,32 @@ def test_what_would_end_the_first_validation_ends_the_run_before_it_trains(confi
     with pytest.raises(SystemExit, match=message):
         main('train', config, '--work-dir', tmp_path, '--cfg-options', *options)
     assert not scalars(tmp_path, 'loss')
+
+
+def test_a_set_with_missing_and_broken_images_is_trained_on_and_scored_whole(config, tmp_path):
+    """One image deleted, one cut off: training leaves out or hides, a test gives a result for every frame."""
+    root = config.parent / 'toy'
+    for split in ('train', 'val'):
+        first, second = load_infos(root / f'nuscenes_infos_{split}.pkl')['data_list']
+        (root / 'samples/CAM_FRONT' / first['images']['CAM_FRONT']['img_path']).unlink()
+        name, image = list(second['images'].items())[1]
+        cut = root / 'samples' / name / image['img_path']
+        cut.write_bytes(cut.read_bytes()[:-300])
+    evaluator = f'val_evaluator.jsonfile_prefix={tmp_path}/val'
+    main('train', config, '--work-dir', tmp_path, '--cfg-options', evaluator, *(
+        f'{name}_dataloader.dataset.incomplete=mask' for name in ('train', 'val')))
+    assert len(scalars(tmp_path, 'loss')) == 2
+    said = log(tmp_path)
+    assert said.count('2 of 2 frames are not whole (CAM_FRONT: no image file 1') == 2 and 'broken image 1' in said
+    main('test', config, tmp_path / 'epoch_1.pth', '--work-dir', tmp_path, '--show-dir', 'shown', '--cfg-options',
+         f'test_evaluator.jsonfile_prefix={tmp_path}/test', 'test_dataloader.dataset.incomplete=mask')
+    for folder in ('val', 'test'):
+        results = json.loads((tmp_path / folder / 'results_nusc.json').read_text())['results']
+        assert list(results) == [entry['token'] for entry in load_infos(root / 'nuscenes_infos_val.pkl')['data_list']]
+        assert all(results.values())
+    assert len(list(tmp_path.glob('*/shown/*.png'))) == 2
+    with pytest.raises(SystemExit, match="CAM_FRONT: .*No such file.*incomplete='skip' or 'mask'"):
+        main('train', config, '--work-dir', tmp_path / 'error')
+    with pytest.raises(SystemExit, match="2 of 2 frames are not whole .*: incomplete='skip' leaves no frame"):
+        main('train', config, '--work-dir', tmp_path / 'skip', '--cfg-options',
+             'train_dataloader.dataset.incomplete=skip')

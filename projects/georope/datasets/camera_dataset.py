@@ -1,23 +1,28 @@
 """Key frames of an info file as camera images with 3D boxes."""
+import logging
 import os.path as osp
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite, isinf
 from numbers import Real
+from types import MappingProxyType
 from typing import Optional, Union
 
 import numpy as np
 from mmdet.visualization import get_palette
 from mmdet3d.datasets import Det3DDataset
 from mmdet3d.structures import LiDARInstance3DBoxes
+from mmengine.logging import print_log
 
 from georope.errors import InputError
+from georope.messages import some
 from georope.registry import DATASETS
 
 from .calibration import as_intrinsics, as_pose, check_motion
 from .info_file import CREATE_COMMAND, camera_order, in_scene_order, load_infos
 from .samplers import LaneIndex, draws_of
+from .whole_frames import POLICIES, all_cameras, find_gaps, gaps_in_words
 
 
 @DATASETS.register_module()
@@ -26,8 +31,8 @@ class CameraDataset(Det3DDataset):
 
     Scenes are ordered by their first timestamp, whatever the order in the file. LiDAR files are never opened and
     ``lidar_points`` may be missing: the "LiDAR frame" is then the ego frame. Cameras: any number, the same in all
-    frames, in the order of :data:`georope.datasets.info_file.CAMERAS`, others after them as in the first frame. No
-    frame is ever replaced by another one; what is wrong with a frame is an error that names it.
+    frames (see ``incomplete``), in the order of :data:`georope.datasets.info_file.CAMERAS`, others after them as they
+    first come. No frame is ever replaced by another one; what is wrong with a frame is an error that names it.
 
     What a frame holds: :class:`georope.datasets.frame.CameraFrame`.
 
@@ -49,6 +54,13 @@ class CameraDataset(Det3DDataset):
         filter_empty_gt: Leave out training frames without any object, before the pipeline (a transform may still empty
             one). Off: a stream needs its empty frames.
         skip_tokens: Sample tokens of frames to leave out, e.g. with a broken image. A stream starts anew after each.
+        cameras: Names of the cameras to use; None for all of the file.
+        incomplete: What becomes of a frame that lacks a camera which others have, or whose image is missing or broken.
+            ``'error'``: an error that counts them; images are not looked at before they are read. The others look at
+            both ends of every image file at the start, and say in the log what they found. ``'skip'``: left out, as
+            with ``skip_tokens``; in training only, since a test must have all frames. ``'mask'``: the camera is there
+            as padding, in training and tests: a black image whose tokens no query sees, listed in ``missing_cameras``;
+            all else is as if the rig did not have it. A frame without any camera is black and unmasked.
         test_mode: No annotation is read.
         kwargs: ``indices``, ``lazy_init``, ``serialize_data``, ``max_refetch`` of mmengine's BaseDataset.
 
@@ -68,10 +80,18 @@ class CameraDataset(Det3DDataset):
                  use_valid_flag: bool = True,
                  filter_empty_gt: bool = False,
                  skip_tokens: Sequence[str] = (),
+                 cameras: Optional[Sequence[str]] = None,
+                 incomplete: str = 'error',
                  test_mode: bool = False,
                  **kwargs) -> None:
         self.use_valid_flag = use_valid_flag
         self.skip_tokens = set(skip_tokens)
+        self.cameras, self.incomplete = None if cameras is None else list(cameras), incomplete
+        if incomplete not in POLICIES:
+            raise InputError(f'incomplete={incomplete!r}, choose one of {", ".join(POLICIES)}.')
+        if incomplete == 'skip' and test_mode:
+            raise InputError("incomplete='skip' leaves out frames, and a test needs all of them: use 'mask' with "
+                             'test_mode=True.')
         if metainfo and 'classes' in metainfo:
             if isinstance(metainfo['classes'], str):
                 raise InputError(f'metainfo.classes={metainfo["classes"]!r} is one text; a list of names is needed.')
@@ -111,25 +131,21 @@ class CameraDataset(Det3DDataset):
             warnings.warn(
                 f'{self.ann_file} has no scene tokens: frames are ordered by time and each counts as a scene of its '
                 f'own. Add them with `{CREATE_COMMAND} --update {self.ann_file}`.', stacklevel=2)
-        self.cameras = None
+        wanted = [entry for entry in entries if entry['token'] not in self.skip_tokens]
+        gaps = self._gaps(wanted)
+        left_out_tokens = self.skip_tokens | (gaps.keys() if self.incomplete == 'skip' else set())
+        seen = {name: entry['images'][name] for entry in reversed(wanted) for name in entry['images']}
         starts, places, left_out = {}, Counter(), Counter()
         frames = []
         for entry in entries:
             scene = entry.get('scene_token', '')
             starts.setdefault(scene, entry['timestamp'])
             places[scene] += 1
-            if entry['token'] in self.skip_tokens:
+            if entry['token'] in left_out_tokens:
                 left_out[scene] += 1
                 continue
-            images = _required(entry, 'images', f'{self.ann_file}: sample {entry["token"]}: ')
-            if not images:
-                raise InputError(f'{self.ann_file}: sample {entry["token"]} has no cameras.')
-            self.cameras = self.cameras or camera_order(images)
-            if set(images) != set(self.cameras):
-                raise InputError(
-                    f'{self.ann_file}: sample {entry["token"]} has the cameras {list(images)}, sample '
-                    f'{frames[0]["token"]} has {self.cameras}; all frames need the same ones.')
-            frame = self.parse_data_info(entry)
+            seen.update(entry['images'])
+            frame = self.parse_data_info(entry, gaps.get(entry['token'], {}), seen)
             frame['timestamp'] -= starts[scene]
             for image in frame['images'].values():
                 if image['timestamp'] is not None:
@@ -146,8 +162,44 @@ class CameraDataset(Det3DDataset):
         check_motion(self.ann_file, frames)
         return frames
 
-    def parse_data_info(self, info: dict) -> dict:
-        """One entry of the info file as a frame; matrices are checked."""
+    def _gaps(self, entries: list[dict]) -> dict[str, dict[str, str]]:
+        """Set ``cameras``; what the frames lack of them, which is an error or is told, as ``incomplete`` says."""
+        for entry in entries:
+            images = _required(entry, 'images', f'{self.ann_file}: sample {entry["token"]}: ')
+            if not images and self.incomplete == 'error':
+                raise InputError(f'{self.ann_file}: sample {entry["token"]} has no cameras.')
+        known = all_cameras(entries)
+        unknown = [name for name in self.cameras or () if name not in known]
+        if unknown:
+            raise InputError(f'cameras: {self.ann_file} has no {some(unknown)}, but {some(camera_order(known), 10)}.')
+        self.cameras = camera_order(self.cameras or known)
+        gaps = find_gaps(entries, self.cameras, self._image_path, files=self.incomplete != 'error')
+        if not gaps:
+            return gaps
+        told = gaps_in_words(gaps, len(entries))
+        if self.incomplete == 'error':
+            first = next(entry for entry in entries if entry['token'] in gaps)
+            raise InputError(
+                f'{self.ann_file}: sample {first["token"]} has the cameras {list(first["images"])}, others have '
+                f"{self.cameras}; all frames need the same ones. {told}. incomplete='skip' of the dataset leaves such "
+                "frames out of a training, incomplete='mask' hides the missing cameras, in tests too.")
+        if self.incomplete == 'skip' and len(gaps) == len(entries):
+            raise InputError(f"{self.ann_file}: {told}: incomplete='skip' leaves no frame.")
+        blind = sum(len(found) == len(self.cameras) for found in gaps.values())
+        done = 'left out, streams start anew after each' if self.incomplete == 'skip' else \
+            'missing cameras are hidden' + (f', {blind} frames have none and are black' if blind else '')
+        print_log(f'{self.ann_file}: {told}: {done}', 'current', logging.WARNING)
+        return gaps
+
+    def parse_data_info(self, info: dict, gaps: Mapping[str, str] = MappingProxyType({}),
+                        stand_ins: Mapping[str, dict] = MappingProxyType({})) -> dict:
+        """One entry of the info file as a frame; matrices are checked.
+
+        Args:
+            info: the entry.
+            gaps: its missing cameras, and why.
+            stand_ins: {camera: record of another frame} for those without a record.
+        """
         where = f'{self.ann_file}: sample {info["token"]}: '
         frame = dict(token=info['token'], scene_token=info.get('scene_token', ''), timestamp=float(info['timestamp']))
         frame.update({key: info[key] for key in ('frame_idx', 'prev', 'next', 'scene_name') if key in info})
@@ -160,8 +212,11 @@ class CameraDataset(Det3DDataset):
         frame['images'] = {}
         matrices = dict(cam2img=[], lidar2cam=[])
         for name in frame['cam_names']:
-            image = info['images'][name]
+            image = info['images'].get(name)
             of = f'{where}camera {name}: '
+            if image is None:  # a calibration that cannot count: the camera is hidden
+                image = {key: stand_ins[name].get(key) for key in ('cam2img', 'lidar2cam', 'height', 'width')}
+                image['img_path'] = ''
             poses = {key: as_pose(image[key], of + key) if key in image else None for key in ('cam2ego', 'ego2global')}
             matrices['cam2img'].append(as_intrinsics(_required(image, 'cam2img', of), of + 'cam2img'))
             matrices['lidar2cam'].append(as_pose(_required(image, 'lidar2cam', of), of + 'lidar2cam'))
@@ -171,14 +226,17 @@ class CameraDataset(Det3DDataset):
         frame.update({key: np.stack(value) for key, value in matrices.items()})
         frame['lidar2img'] = frame['cam2img'] @ frame['lidar2cam']
         frame['img_path'] = [image['img_path'] for image in frame['images'].values()]
+        if self.incomplete == 'mask':
+            frame['missing_cameras'] = [name for name in self.cameras if name in gaps]
         if not self.test_mode:
-            frame['ann_info'] = self.parse_ann_info(info)
+            frame['ann_info'] = self.parse_ann_info(info, gaps)
             for label in frame['ann_info']['gt_labels_3d']:
                 self.num_ins_per_cat[label] += 1
         return frame
 
-    def parse_ann_info(self, info: dict) -> dict:
-        """Annotations of one entry as arrays; boxes (n, 9) still have their centre at the centre."""
+    def parse_ann_info(self, info: dict, gaps: Mapping[str, str] = MappingProxyType({})) -> dict:
+        """Annotations of one entry as arrays; boxes (n, 9) still have their centre at the centre. A camera that is not
+        there shows nothing."""
         where = f'{self.ann_file}: sample {info["token"]}: '
         instances = [item for item in _required(info, 'instances', where)
                      if self._label(item, 'bbox_label_3d', where) >= 0]
@@ -190,8 +248,8 @@ class CameraDataset(Det3DDataset):
             gt_bboxes_3d=np.array([_box(item, where) for item in instances], dtype=np.float32).reshape(-1, 9),
             gt_labels_3d=np.array([self._label(item, 'bbox_label_3d', where) for item in instances], dtype=np.int64))
         if 'cam_instances' in info:
-            per_camera = [[item for item in info['cam_instances'].get(name, [])
-                           if self._label(item, 'bbox_label', where) >= 0] for name in self.cameras]
+            per_camera = [[item for item in info['cam_instances'].get(name, ()) if name not in gaps and
+                           self._label(item, 'bbox_label', where) >= 0] for name in self.cameras]
             for key, name, shape in (('gt_bboxes', 'bbox', (-1, 4)), ('centers_2d', 'center_2d', (-1, 2)),
                                      ('depths', 'depth', (-1, ))):
                 ann_info[key] = [np.array([item[name] for item in items], dtype=np.float32).reshape(shape)

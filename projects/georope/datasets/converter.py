@@ -24,7 +24,6 @@ from typing import Optional, Union
 
 import numpy as np
 from nuscenes.eval.detection.utils import category_to_detection_name
-from nuscenes.utils.splits import create_splits_scenes
 from tqdm import tqdm
 
 from georope.errors import InputError, refuse
@@ -35,19 +34,16 @@ from .calibration import as_pose
 from .camera_labels import box_corners, image_box, yaw_of
 from .info_file import camera_order, in_scene_order, load_infos, required, save_infos
 from .set_check import check_times, key_frame_cameras, missing_images, whole_frames
-from .tables import REFERENCE_SENSOR, NuScenesTables, pose_matrix, read_splits
+from .splits import splits_of
+from .tables import REFERENCE_SENSOR, NuScenesTables, pose_matrix
 
 # mmdet3d's order: the label of a class is its place here.
 CLASSES = ('car', 'truck', 'trailer', 'bus', 'construction_vehicle', 'bicycle', 'motorcycle', 'pedestrian',
            'traffic_cone', 'barrier')
 ATTRIBUTES = ('cycle.with_rider', 'cycle.without_rider', 'pedestrian.moving', 'pedestrian.standing',
               'pedestrian.sitting_lying_down', 'vehicle.moving', 'vehicle.parked', 'vehicle.stopped', 'None')
-# Info file name -> name of the devkit's split.
-SPLITS = {
-    'v1.0-mini': {'train': 'mini_train', 'val': 'mini_val'},
-    'v1.0-trainval': {'train': 'train', 'val': 'val'},
-    'v1.0-test': {'test': 'test'},
-}
+# An info file is called as the part of the split that is not its version's: nuscenes_infos_train.pkl.
+FILE_NAMES = dict(mini_train='train', mini_val='val')
 
 
 def create_infos(root: Union[str, Path], version: str, out_dir: Optional[Union[str, Path]] = None,
@@ -74,7 +70,10 @@ def create_infos(root: Union[str, Path], version: str, out_dir: Optional[Union[s
     out_dir = Path(out_dir or root).expanduser()
     writable_folder(out_dir)
     tables = NuScenesTables(root, version)
-    splits = scenes_of_splits(tables)
+    splits = splits_of(tables.version, tables.dataroot, {scene['name'] for scene in tables.scene})
+    # splits.json may have its own train and val: they win.
+    splits = {**{FILE_NAMES.get(name, name): names for name, names in splits.items()},
+              **{name: names for name, names in splits.items() if name not in FILE_NAMES}}
     scenes = [scene for scene in tables.scenes_in_order() if any(scene['name'] in names for names in splits.values())]
     if not scenes:
         raise InputError(
@@ -171,21 +170,6 @@ def _unknown_velocities(data_list: Sequence[dict]) -> list[str]:
         return []
     return [f'None of the {len(velocities)} objects has a velocity: the devkit takes it from the annotations before '
             'and after (prev, next), which may be 1.5 s away. Nothing is learnt of velocities.']
-
-
-def scenes_of_splits(tables: NuScenesTables) -> dict[str, list[str]]:
-    """Split name -> scene names, from the devkit and from ``splits.json``, which wins."""
-    predefined = create_splits_scenes()
-    splits = {name: predefined[split] for name, split in SPLITS.get(tables.version, {}).items()}
-    custom = Path(tables.table_root) / 'splits.json'
-    if custom.is_file():
-        known = {scene['name'] for scene in tables.scene}
-        for name, scenes in read_splits(custom).items():
-            unknown = sorted(set(scenes) - known)
-            if unknown:
-                raise InputError(f'{custom}: split {name} names scenes that are not in the tables: {unknown[:5]}.')
-            splits[name] = scenes
-    return splits
 
 
 def frame_info(tables: NuScenesTables, scene: dict, frame_idx: int, sample: dict, sample_idx: int) -> dict:

@@ -58,8 +58,9 @@ class CameraFrame(TypedDict, total=False):
     lidar2global: np.ndarray  # (4, 4) float64
     prev_lidar2global: np.ndarray  # of the frame before, only where prev_exists
     ann_info: Annotations  # only in training
+    missing_cameras: list[str]  # of cam_names, those hidden as padding; only with incomplete='mask'
     # Added by ImageAug and LoadCameraImages.
     image_plans: list  # (N) ImagePlan
     img: list[np.ndarray]  # (N) of (h, w, 3) uint8, BGR
-    img_shape: list[tuple[int, int]]  # (N) height, width of the valid part of each image
+    img_shape: list[tuple[int, int]]  # (N) height, width of the valid part of each image; (0, 0) of missing cameras
     ori_shape: list[tuple[int, int]]  # (N) height, width of the files' images

@@ -209,19 +209,6 @@ def _counts(counter: Counter) -> str:
     return some(names, 10)
 
 
-def read_splits(path: Path) -> dict[str, list[str]]:
-    """A ``splits.json``: split name -> names of its scenes.
-
-    Raises:
-        InputError: it is something else.
-    """
-    splits = read_json(path)
-    if not isinstance(splits, dict) or not all(
-            isinstance(names, list) and all(isinstance(name, str) for name in names) for names in splits.values()):
-        raise InputError(f'{path} must be an object {{split: ["scene name", ...]}}, not {short(splits)}.')
-    return splits
-
-
 def pose_matrix(record: dict) -> np.ndarray:
     """A record with ``translation`` (3) and ``rotation`` (quaternion w, x, y, z) as a float64 4x4 matrix."""
     matrix = np.eye(4)

@@ -13,10 +13,12 @@ from mmengine.evaluator import BaseMetric
 from mmengine.logging import MMLogger
 
 from georope.datasets.info_file import CREATE_COMMAND, load_infos
+from georope.errors import InputError
 from georope.evaluation.class_ap import ERRORS, score_classes, truth_boxes
 from georope.evaluation.devkit import save_metrics
 from georope.evaluation.main_process import on_main_process
-from georope.evaluation.results import devkit_boxes, to_global, write_results
+from georope.evaluation.partial import load_done, save_done
+from georope.evaluation.results import devkit_boxes, to_global, without_extent, write_results
 from georope.messages import some
 from georope.registry import METRICS
 
@@ -43,6 +45,7 @@ class CameraMetric(BaseMetric):
     The frames scored are those of the info file. When the dataset was cut down on purpose (``indices=...``), exactly
     its frames are scored, and the log says so. Fewer predictions than the dataset has frames are an error, repeated
     ones (padding of distributed samplers) are dropped. At most 500 boxes per frame are kept, by score.
+    Boxes whose size under- or overflowed are left out, with a warning that counts them; NaN is an error.
 
     Ground truth are the ``instances`` of the info file: those of the dataset's classes, within ``class_range``, and not
     without any LiDAR or radar point (``bbox_3d_isvalid``). Matching, distances (0.5, 1, 2, 4 m), average precision and
@@ -60,6 +63,7 @@ class CameraMetric(BaseMetric):
         jsonfile_prefix: folder that receives ``results_nusc.json`` (detections in the devkit's format, which
             tools/visualize.py draws) and ``metrics_summary.json``. Without it nothing is kept; needed when nothing but
             the file is made.
+        go_on: file of a test of the same weights that ended early; its frames count as predicted here.
         prefix: first part of the names of the metrics, ``camera`` by default: ``camera/mAP``.
         collect_device: 'cpu' or 'gpu', where mmengine gathers the results of all processes.
     """
@@ -68,15 +72,16 @@ class CameraMetric(BaseMetric):
 
     def __init__(self, ann_file: str, class_range: Union[float, Mapping[str, float]] = 50.0,
                  use_valid_flag: bool = True, format_only: bool = False, jsonfile_prefix: Optional[str] = None,
-                 prefix: Optional[str] = None, collect_device: str = 'cpu') -> None:
+                 go_on: Optional[str] = None, prefix: Optional[str] = None, collect_device: str = 'cpu') -> None:
         super().__init__(collect_device=collect_device, prefix=prefix)
         if format_only and jsonfile_prefix is None:
-            raise ValueError('format_only=True keeps nothing but the result file: set jsonfile_prefix to its folder')
+            raise InputError('format_only=True keeps nothing but the result file: set jsonfile_prefix to its folder')
         self.ann_file = ann_file
         self.class_range = class_range
         self.use_valid_flag = use_valid_flag
         self.format_only = format_only
         self.jsonfile_prefix = jsonfile_prefix
+        self.go_on, self.model = go_on, ''  # model: digest of the weights, from tools/test.py
         self.max_boxes = MAX_BOXES
 
     @functools.cached_property
@@ -94,7 +99,7 @@ class CameraMetric(BaseMetric):
     def _frames_of(self, info: dict) -> Frames:
         frames = Frames(info['metainfo'].get('version'), [entry['token'] for entry in info['data_list']])
         if len(set(frames.tokens)) < len(frames.tokens):
-            raise ValueError(f'{self.ann_file} has frames twice; make a new one with `{CREATE_COMMAND}`')
+            raise InputError(f'{self.ann_file} has frames twice; make a new one with `{CREATE_COMMAND}`')
         return frames
 
     @property
@@ -106,7 +111,7 @@ class CameraMetric(BaseMetric):
         if not isinstance(self.class_range, Mapping):
             return dict.fromkeys(self.classes, float(self.class_range))
         if set(self.class_range) != set(self.classes):
-            raise ValueError(f'class_range has {sorted(self.class_range)}, the dataset {sorted(self.classes)}: give '
+            raise InputError(f'class_range has {sorted(self.class_range)}, the dataset {sorted(self.classes)}: give '
                              'one number for all classes, or one for each')
         return dict(self.class_range)
 
@@ -122,14 +127,14 @@ class CameraMetric(BaseMetric):
             if missing:
                 raise KeyError(f'data sample {sample.get("token", sample.get("sample_idx"))} has no {missing}: add '
                                'them to meta_keys of the packing transform, or use georope.PackCameraInputs')
-            token, predicted = sample['token'], sample['pred_instances_3d']
+            token, found = sample['token'], sample['pred_instances_3d']
             if token not in known:
-                raise ValueError(f'sample {token} is not among the {len(known)} frames of {self.ann_file}, e.g. '
+                raise InputError(f'sample {token} is not among the {len(known)} frames of {self.ann_file}, e.g. '
                                  f'{some(sorted(known), 3)}: dataset and metric must use the same ann_file')
-            frame = to_global(token, predicted['bboxes_3d'], predicted['scores_3d'], predicted['labels_3d'],
-                              sample['lidar2global'], self.max_boxes)
+            boxes, scores, labels, unfit = without_extent(found['bboxes_3d'], found['scores_3d'], found['labels_3d'])
+            frame = dict(to_global(token, boxes, scores, labels, sample['lidar2global'], self.max_boxes), unfit=unfit)
             if len(frame['label']) and not 0 <= frame['label'].min() <= frame['label'].max() < len(classes):
-                raise ValueError(f'sample {token}: labels {np.unique(frame["label"]).tolist()} do not fit the '
+                raise InputError(f'sample {token}: labels {np.unique(frame["label"]).tolist()} do not fit the '
                                  f'{len(classes)} classes of the dataset')
             self.results.append(frame)
 
@@ -155,7 +160,14 @@ class CameraMetric(BaseMetric):
             frames.setdefault(result['token'], result)
         if len(frames) < len(results):
             logger.info(f'{len(results) - len(frames)} repeated frames (padding of the sampler) left out')
-        tokens = self._tokens(frames)
+        predicted = len(frames)
+        if self.go_on:
+            frames = {**load_done(self.go_on, self.model), **frames}
+        tokens = self._tokens(frames, self._dataset_size + len(frames) - predicted)
+        unfit = {token: frames[token]['unfit'] for token in tokens if frames[token]['unfit']}
+        if unfit:
+            logger.warning(f'{sum(unfit.values())} boxes of {len(unfit)} frames have a size that under- or overflowed '
+                           f'(0 or infinite): left out, the first in sample {next(iter(unfit))}')
         dropped = [frame['dropped'] for frame in frames.values() if frame['dropped']]
         if dropped:
             logger.warning(f'{len(dropped)} frames have more than {self.max_boxes} boxes: the {sum(dropped)} of lowest '
@@ -197,16 +209,18 @@ class CameraMetric(BaseMetric):
             MMLogger.get_current_instance().info(f'detections of {len(tokens)} frames written to {path}')
         return path
 
-    def _tokens(self, frames: dict) -> list:
+    def _tokens(self, frames: dict, wanted: int) -> list:
         """The tokens to score, in the order of the info file; all of them must have been predicted."""
         expected = self.frames.tokens
         tokens = [token for token in expected if token in frames]
         missing = set(expected) - set(tokens)
-        if len(tokens) != self._dataset_size:
-            raise ValueError(
-                f'predictions for {len(tokens)} frames, but the dataset has {self._dataset_size} and {self.ann_file} '
+        if len(tokens) != wanted:
+            path = save_done(self.jsonfile_prefix or tempfile.mkdtemp(prefix='georope_results_'), frames, self.model)
+            raise InputError(
+                f'predictions for {len(tokens)} frames, but the dataset has {wanted} and {self.ann_file} '
                 f'{len(expected)}: {len(missing)} frames missing, e.g. {some(sorted(missing), 3)}. A frame without '
-                'any box must be predicted too, with empty boxes.')
+                'any box must be predicted too, with empty boxes. What was done is kept: go on with tools/test.py ... '
+                f'--go-on {path}')
         if missing:
             MMLogger.get_current_instance().warning(
                 f'the dataset holds {len(tokens)} of the {len(expected)} frames of {self.ann_file}: only these are '

@@ -9,6 +9,7 @@ from nuscenes.eval.detection.config import config_factory
 from nuscenes.eval.detection.data_classes import DetectionBox
 
 from georope.datasets.calibration import as_pose
+from georope.errors import InputError
 from georope.evaluation.results import global_boxes
 
 ERRORS = dict(trans_err='mATE', scale_err='mASE', orient_err='mAOE', vel_err='mAVE')
@@ -61,19 +62,19 @@ def truth_boxes(info: dict, path: str, classes: Sequence[str], use_valid_flag: b
         use_valid_flag: leave out objects of ``bbox_3d_isvalid`` False.
 
     Raises:
-        ValueError: the file does not know a class, has no annotations, or an object cannot be a box.
+        InputError: the file does not know a class, has no annotations, or an object cannot be a box.
     """
     categories = info['metainfo'].get('categories', {})
     unknown = [name for name in classes if categories.get(name, -1) < 0]
     if unknown:
-        raise ValueError(f'{path} has no labels for the classes {unknown}; it has '
+        raise InputError(f'{path} has no labels for the classes {unknown}; it has '
                          f'{[name for name, label in categories.items() if label >= 0]}')
     name_of = {categories[name]: name for name in classes}
     truth = {}
     for entry in info['data_list']:
         where = f'{path}: sample {entry["token"]}: '
         if 'instances' not in entry:
-            raise ValueError(f'{where}no annotations, so nothing can be scored: set format_only=True and '
+            raise InputError(f'{where}no annotations, so nothing can be scored: set format_only=True and '
                              'jsonfile_prefix to write the detections alone')
         ego2global = as_pose(entry['ego2global'], where + 'ego2global')
         lidar2ego = as_pose(entry.get('lidar_points', {}).get('lidar2ego', np.eye(4)), where + 'lidar_points.lidar2ego')
@@ -82,7 +83,7 @@ def truth_boxes(info: dict, path: str, classes: Sequence[str], use_valid_flag: b
         rows = np.array([[*item['bbox_3d'][:7], *item.get('velocity', (np.nan, np.nan))] for item in objects],
                         dtype=float).reshape(-1, 9)
         if not np.isfinite(rows[:, :7]).all() or (rows[:, 3:6] <= 0).any():
-            raise ValueError(f'{where}a bbox_3d is not finite or has no extent')
+            raise InputError(f'{where}a bbox_3d is not finite or has no extent')
         truth[entry['token']] = Truth([name_of[item['bbox_label_3d']] for item in objects],
                                       global_boxes(rows, ego2global @ lidar2ego), ego2global[:3, 3])
     return truth

@@ -19,9 +19,9 @@ from nuscenes.eval.detection.config import config_factory
 from nuscenes.eval.detection.data_classes import DetectionBox, DetectionMetrics
 from nuscenes.eval.detection.evaluate import DetectionEval
 
+from georope.datasets.splits import splits_of
 from georope.datasets.tables import NuScenesTables
 from georope.errors import InputError, MissingInput
-from georope.evaluation.scenes import splits_of
 from georope.files import atomic_open
 
 

@@ -10,6 +10,7 @@ from nuscenes.eval.detection.constants import DETECTION_NAMES
 from nuscenes.eval.detection.data_classes import DetectionMetrics
 
 from georope.datasets.info_file import CREATE_COMMAND
+from georope.errors import InputError
 from georope.evaluation import class_ap
 from georope.evaluation.camera_metric import CameraMetric, Frames, table
 from georope.evaluation.devkit import evaluate_results, open_tables, split_name
@@ -45,6 +46,7 @@ class NuScenesMetric(CameraMetric):
             ``tracking_metrics_*``. Without it nothing is kept; needed when nothing but the files is made.
         eval_version: the devkit's name of the evaluation's parameters.
         tracking: options of :class:`georope.evaluation.Tracker`, ``dict()`` for its defaults; None leaves tracking out.
+        go_on: see :class:`CameraMetric`.
         prefix: first part of the names of the metrics, ``nuscenes`` by default: ``nuscenes/NDS``.
         collect_device: 'cpu' or 'gpu', where mmengine gathers the results of all processes.
     """
@@ -53,9 +55,10 @@ class NuScenesMetric(CameraMetric):
 
     def __init__(self, data_root: str, ann_file: str, format_only: bool = False,
                  jsonfile_prefix: Optional[str] = None, eval_version: str = 'detection_cvpr_2019',
-                 tracking: Optional[dict] = None, prefix: Optional[str] = None, collect_device: str = 'cpu') -> None:
-        super().__init__(ann_file, format_only=format_only, jsonfile_prefix=jsonfile_prefix, prefix=prefix,
-                         collect_device=collect_device)
+                 tracking: Optional[dict] = None, go_on: Optional[str] = None, prefix: Optional[str] = None,
+                 collect_device: str = 'cpu') -> None:
+        super().__init__(ann_file, format_only=format_only, jsonfile_prefix=jsonfile_prefix, go_on=go_on,
+                         prefix=prefix, collect_device=collect_device)
         self.data_root = data_root
         self.eval_version = eval_version
         self.tracker = None if tracking is None else Tracker(**tracking)
@@ -64,10 +67,10 @@ class NuScenesMetric(CameraMetric):
     def _read_frames(self, info: dict) -> Frames:
         frames = self._frames_of(info)
         if frames.version is None:
-            raise ValueError(f'{self.ann_file} has no metainfo.version; make a new one with `{CREATE_COMMAND}`')
+            raise InputError(f'{self.ann_file} has no metainfo.version; make a new one with `{CREATE_COMMAND}`')
         if frames.version == 'v1.0-test' and not self.format_only:
             if self.jsonfile_prefix is None:
-                raise ValueError(f'{self.ann_file} is of v1.0-test, which has no public annotations: only a result '
+                raise InputError(f'{self.ann_file} is of v1.0-test, which has no public annotations: only a result '
                                  'file can be made. Set jsonfile_prefix to the folder it goes to.')
             MMLogger.get_current_instance().warning('v1.0-test has no public annotations: writing the result file only')
             self.format_only = True
@@ -82,7 +85,7 @@ class NuScenesMetric(CameraMetric):
         classes = self.dataset_meta['classes']
         foreign = [name for name in classes if name not in DETECTION_NAMES]
         if foreign:
-            raise ValueError(f'classes {foreign} are none of the ten nuScenes detection classes '
+            raise InputError(f'classes {foreign} are none of the ten nuScenes detection classes '
                              f'({", ".join(DETECTION_NAMES)}), so neither devkit nor server accepts them: rename them '
                              'in the metainfo of the dataset, or use another metric (georope.CameraMetric)')
         return classes

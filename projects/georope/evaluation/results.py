@@ -31,6 +31,10 @@ _STILL = {
 }
 
 
+class NotFiniteError(ValueError, FloatingPointError):
+    """A prediction is NaN or infinite; names the sample."""
+
+
 def guess_attribute(name: str, speed: float) -> str:
     """The nuScenes attribute of a box, from its class and its speed in m/s.
 
@@ -72,13 +76,28 @@ def to_global(token: str, boxes, scores, labels, lidar2global, max_boxes: int = 
     rows, score = plain(boxes.tensor), plain(scores)
     bad = ~np.isfinite(rows).all(1) | ~np.isfinite(score) | (rows[:, 3:6] <= 0).any(1)
     if bad.any():
-        raise ValueError(f'sample {token}: {bad.sum()} of {len(rows)} predicted boxes have a NaN or infinite value or '
-                         f'no extent, e.g. score {score[bad][0]}, x y z l w h yaw vx vy {rows[bad][0].tolist()}')
+        raise NotFiniteError(f'sample {token}: {bad.sum()} of {len(rows)} predicted boxes have a NaN or infinite value '
+                             f'or no extent, e.g. score {score[bad][0]}, x y z l w h yaw vx vy {rows[bad][0].tolist()}')
     order = np.argsort(-score, kind='stable')[:max_boxes]
     rows[:, :3] = plain(boxes.gravity_center)
     label = labels.detach().cpu().long().numpy()[order]
     return dict(token=token, label=label, dropped=len(score) - len(order), score=score[order],
                 **global_boxes(rows[order], pose))
+
+
+def without_extent(boxes, scores, labels) -> tuple[Any, Any, Any, int]:
+    """Boxes without those whose size under- or overflowed (0, negative or infinite), which the devkit would refuse.
+
+    A size is the exponential of what a model says: one wild query of 300 has an impossible one where all else of the
+    frame is sound. NaN is no such thing and stays, for :func:`to_global` to refuse.
+
+    Returns:
+        boxes, scores, labels, and how many were left out.
+    """
+    size = boxes.tensor[:, 3:6]
+    good = ~((size <= 0) | size.isinf()).any(1)
+    number = int((~good).sum())
+    return (boxes[good], scores[good], labels[good], number) if number else (boxes, scores, labels, 0)
 
 
 def global_boxes(rows: np.ndarray, lidar2global: np.ndarray) -> dict[str, np.ndarray]:

@@ -1,19 +1,13 @@
-"""Scenes, their frames and the splits, from ``scene.json`` and ``sample.json`` alone: no other table is needed."""
+"""Scenes and their frames, from ``scene.json`` and ``sample.json`` alone: no other table is needed."""
 import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from nuscenes.utils.splits import create_splits_scenes
-
 from georope.datasets.schema import SCENES
+from georope.datasets.splits import SPLIT_VERSIONS, splits_of
 from georope.datasets.table_check import check_tables
-from georope.datasets.tables import read_splits
 from georope.errors import InputError, MissingInput
 from georope.files import read_json
-
-# The version whose tables hold the frames of an official split.
-SPLIT_VERSIONS = dict(train='v1.0-trainval', val='v1.0-trainval', test='v1.0-test', mini_train='v1.0-mini',
-                      mini_val='v1.0-mini')
 
 
 class Frame(NamedTuple):
@@ -61,17 +55,6 @@ def part_of(scenes: Mapping[str, Sequence[Frame]], tokens: Sequence[str]) -> dic
     wanted = set(tokens)
     chosen = {name: [frame for frame in frames if frame.token in wanted] for name, frames in scenes.items()}
     return {name: frames for name, frames in chosen.items() if frames}
-
-
-def splits_of(version: str, data_root: str) -> dict[str, list[str]]:
-    """Names of the scenes in the official splits of a version and in those of its ``splits.json``."""
-    official = create_splits_scenes()
-    kind = version.rsplit('-', 1)[-1]  # as the devkit tells them: mini, trainval or test, of whichever release
-    splits = {name: official[name] for name, of in SPLIT_VERSIONS.items() if of.endswith(f'-{kind}')}
-    custom = os.path.join(os.path.expanduser(data_root), version, 'splits.json')
-    if os.path.exists(custom):
-        splits.update(read_splits(custom))
-    return splits
 
 
 def split_frames(split: str, data_root: str, version: Optional[str] = None) -> dict[str, list[Frame]]:

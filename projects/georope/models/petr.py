@@ -7,6 +7,7 @@ from torch import Tensor
 
 from georope.registry import MODELS
 
+from .cameras import without_missing
 from .flip_tta import merge, mirror_boxes, mirror_frames
 
 
@@ -69,14 +70,16 @@ class PETR(Base3DDetector):
 
     def loss(self, batch_inputs: dict, batch_data_samples: list[Det3DDataSample], **kwargs) -> dict[str, Tensor]:
         """Losses of a batch, see ``PETRHead.loss``."""
-        return self.pts_bbox_head.loss(self.extract_feat(batch_inputs), batch_data_samples)
+        imgs, samples = without_missing(batch_inputs['imgs'], batch_data_samples)
+        return self.pts_bbox_head.loss(self.extract_feat(dict(imgs=imgs)), samples)
 
     def predict(self, batch_inputs: dict, batch_data_samples: list[Det3DDataSample],
                 **kwargs) -> list[Det3DDataSample]:
         """The samples with ``pred_instances_3d``, see ``PETRHead.predict``."""
-        results = self.pts_bbox_head.predict(self.extract_feat(batch_inputs), batch_data_samples)
+        imgs, samples = without_missing(batch_inputs['imgs'], batch_data_samples)
+        results = self.pts_bbox_head.predict(self.extract_feat(dict(imgs=imgs)), samples)
         if self.tta is not None:
-            imgs, mirrored = mirror_frames(batch_inputs['imgs'], batch_data_samples)
+            imgs, mirrored = mirror_frames(imgs, samples)
             others = self.pts_bbox_head.predict(self.extract_feat(dict(imgs=imgs)), mirrored)
             for other in others:
                 other.bboxes_3d = mirror_boxes(other.bboxes_3d)
@@ -86,4 +89,5 @@ class PETR(Base3DDetector):
 
     def _forward(self, batch_inputs: dict, batch_data_samples: list[Det3DDataSample], **kwargs) -> dict[str, Tensor]:
         """Raw predictions, see ``PETRHead.forward``."""
-        return self.pts_bbox_head(self.extract_feat(batch_inputs), [s.metainfo for s in batch_data_samples])
+        imgs, samples = without_missing(batch_inputs['imgs'], batch_data_samples)
+        return self.pts_bbox_head(self.extract_feat(dict(imgs=imgs)), [sample.metainfo for sample in samples])

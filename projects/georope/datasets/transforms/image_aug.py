@@ -111,6 +111,9 @@ class ImageAug(BaseTransform):
         draw = self.draw() if self.training else {}
         plans = []
         for camera, image in results['images'].items():
+            if camera in results.get('missing_cameras', ()) and not (image['height'] and image['width']):
+                plans.append(self.plan(self.final_dim, draw))  # any will do: it is black and hidden
+                continue
             with errors_name(results['token'], camera):
                 plans.append(self.plan(_image_size(image), draw))
         cam2img = results['cam2img'].copy()
@@ -148,7 +151,7 @@ def errors_name(token: str, camera: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise UnreadableInput(f'sample {token}, camera {camera}: {error} (To go on without this frame: skip_tokens of '
-                              'the dataset.)') from error
+                              "the dataset, or its incomplete='skip' or 'mask'.)") from error
 
 
 def uncovered(bboxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
