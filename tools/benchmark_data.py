@@ -14,6 +14,7 @@ import cProfile
 import importlib.util
 import json
 import os
+import pickle
 import pstats
 import shutil
 import sys
@@ -47,7 +48,7 @@ FORWARD = [.5, -.5, .5, -.5]  # camera axes in the ego frame
 def make(folder: Path, frames: int, boxes: int, sweeps: int) -> None:
     """Write tables of all scenes of train and val, with a fixed seed."""
     rng, names = np.random.default_rng(0), [*create_splits_scenes()['train'], *create_splits_scenes()['val']]
-    names = names[::max(1, len(names) * 40 // frames)]
+    names = [names[i] for i in np.linspace(0, len(names) - 1, min(len(names), max(2, frames // 40))).astype(int)]
     tables = {name: [] for name in ('scene', 'sample', 'sample_data', 'ego_pose', 'instance', 'sample_annotation')}
     tables['sensor'] = [dict(token=name, channel=name, modality='camera') for name in CAMERAS]
     tables['sensor'].append(dict(token='LIDAR_TOP', channel='LIDAR_TOP', modality='lidar'))
@@ -162,11 +163,12 @@ def compare(root: Path, version: str, folder: Path) -> None:
     before = os.getcwd()
     os.chdir(folder)  # its second step opens ./data/nuscenes
     try:
-        with measured("mmdet3d: its tools/create_data.py without the database of LiDAR points"):
+        with measured('mmdet3d: its tools/create_data.py without the database of LiDAR points'):
             create_nuscenes_infos('data/nuscenes', 'nuscenes', version=version, max_sweeps=0)
             for split in ('train', 'val'):
-                update_pkl_infos('nuscenes', out_dir='data/nuscenes',
-                                 pkl_path=f'data/nuscenes/nuscenes_infos_{split}.pkl')
+                path = Path(f'data/nuscenes/nuscenes_infos_{split}.pkl')
+                if pickle.loads(path.read_bytes())['infos']:  # it stops at a split without frames
+                    update_pkl_infos('nuscenes', out_dir='data/nuscenes', pkl_path=str(path))
     finally:
         os.chdir(before)
 

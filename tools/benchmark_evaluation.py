@@ -122,7 +122,7 @@ def make(folder: Path, frames: int, boxes: int) -> list[str]:
         for frame, token in enumerate(samples):
             stamp = int((index * 60 + frame * STEP) * 1e6)
             common = dict(token=token, timestamp=stamp)
-            tables['sample'].append(dict(common, scene_token=name, prev='',
+            tables['sample'].append(dict(common, scene_token=name, prev=samples[frame - 1] if frame else '',
                                          next=samples[frame + 1] if frame + 1 < len(samples) else ''))
             tables['ego_pose'].append(dict(common, translation=[*scene.ego[frame].tolist(), 0.],
                                            rotation=[1., 0., 0., 0.]))
