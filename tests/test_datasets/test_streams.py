@@ -10,11 +10,11 @@ from mmengine.config import Config
 from mmengine.dataset import ConcatDataset
 from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
-from small_nuscenes import CLASSES, TEST, TRAIN
+from small_nuscenes import CLASSES, TEST, TRAIN, write_nuscenes
 
 from georope.datasets import LaneIndex, NuScenesWindowDataset
 from georope.datasets.converter import create_infos
-from georope.datasets.info_file import save_infos
+from georope.datasets.info_file import load_infos, save_infos
 from georope.engine import StreamHook
 from georope.registry import DATASETS
 
@@ -22,7 +22,8 @@ SCENES = [f'scene-0061-{i}' for i in range(3)], [f'scene-0553-{i}' for i in rang
 
 
 def settings(root, ann_file='nuscenes_infos_train.pkl', **kwargs):
-    return dict(type='georope.NuScenesCameraDataset', data_root=str(root), ann_file=str(ann_file), pipeline=TRAIN,
+    file = ann_file if isinstance(ann_file, list) else str(ann_file)
+    return dict(type='georope.NuScenesCameraDataset', data_root=str(root), ann_file=file, pipeline=TRAIN,
                 metainfo=dict(classes=CLASSES), **kwargs)
 
 
@@ -72,6 +73,35 @@ def test_a_stream_of_single_frames_is_told(small_root, parts, kind, told):
         train_loop=SimpleNamespace(dataloader=stream), train_dataloader=stream, seed=0, logger=logger))
     assert (said == []) != told
     assert not told or 'each of the 5 sequences is one frame' in said[0] and 'seq_split_num' in said[0]
+
+
+def test_several_info_files_are_one_set(tmp_path):
+    """Train and val together, for a model that goes to the test server: alone and as a stream."""
+    root = write_nuscenes(tmp_path / 'set')
+    train, val = create_infos(root, 'v1.0-mini')
+    both = DATASETS.build(settings(root, [str(val), train.name]))
+    apart = [DATASETS.build(settings(root, file)) for file in (train, val)]
+    assert [both.get_data_info(i)['token'] for i in range(len(both))] == [
+        dataset.get_data_info(i)['token'] for dataset in apart for i in range(len(dataset))]
+    assert both.num_ins_per_cat == [sum(counts) for counts in zip(*(dataset.num_ins_per_cat for dataset in apart))]
+    stream = loader(both, batch_size=2)
+    assert sorted(map(len, stream.batch_sampler.sequences)) == [2, 3]
+    batches = list(stream)
+    assert {token.rpartition('-')[0] for lane in shown(batches) for token, _ in lane} == {'scene-0061', 'scene-0103'}
+    infos = load_infos(val)
+    infos['metainfo']['categories']['car'], infos['metainfo']['categories']['bus'] = 3, 0
+    other = save_infos(infos, tmp_path / 'other.pkl')
+    with pytest.raises(ValueError, match=r'other.pkl and .*train.pkl have other labels'):
+        DATASETS.build(settings(root, [train.name, str(other)]))
+    with pytest.raises(ValueError, match=r'val.pkl: 2 samples are in .*val.pkl too: scene-0103-0'):
+        DATASETS.build(settings(root, [val.name, val.name]))
+    infos = load_infos(val)
+    infos['data_list'][0]['timestamp'] = float('nan')
+    broken = save_infos(infos, tmp_path / 'broken.pkl')
+    with pytest.raises(ValueError, match=rf'^{broken}: sample scene-0103-0: timestamp is nan'):
+        DATASETS.build(settings(root, [train.name, str(broken)]))
+    with pytest.raises(ValueError, match='ann_file is an empty list'):
+        DATASETS.build(settings(root, []))
 
 
 def test_lanes_go_through_scenes(epochs):

@@ -20,7 +20,7 @@ from georope.messages import some
 from georope.registry import DATASETS
 
 from .calibration import as_intrinsics, as_pose, check_motion
-from .info_file import CREATE_COMMAND, camera_order, in_scene_order, load_infos
+from .info_file import CREATE_COMMAND, camera_order, in_scene_order, load_together
 from .samplers import LaneIndex, draws_of
 from .whole_frames import POLICIES, all_cameras, find_gaps, gaps_in_words
 
@@ -41,7 +41,8 @@ class CameraDataset(Det3DDataset):
     ``use_valid_flag``. The 2D labels are not: the file makes no difference there.
 
     Args:
-        ann_file: Info file, relative to ``data_root`` or absolute.
+        ann_file: Info file, relative to ``data_root`` or absolute, or a list of them (train and val for a model that
+            goes to the test server); they must have the same labels and no frame in common.
         data_root: Data root.
         pipeline: Transforms.
         metainfo: ``dict(classes=(...))`` chooses classes and their order; default: those of the file that have a label,
@@ -72,7 +73,7 @@ class CameraDataset(Det3DDataset):
     METAINFO = dict(classes=())
 
     def __init__(self,
-                 ann_file: str,
+                 ann_file: Union[str, Sequence[str]],
                  data_root: Optional[str] = None,
                  pipeline: Sequence[Union[dict, Callable]] = (),
                  metainfo: Optional[dict] = None,
@@ -96,9 +97,12 @@ class CameraDataset(Det3DDataset):
             if isinstance(metainfo['classes'], str):
                 raise InputError(f'metainfo.classes={metainfo["classes"]!r} is one text; a list of names is needed.')
             self.METAINFO = dict(self.METAINFO, classes=tuple(metainfo['classes']))  # where mmdet3d looks them up
+        self.ann_files = [ann_file] if isinstance(ann_file, str) else list(ann_file)
+        if not self.ann_files:
+            raise InputError('ann_file is an empty list: name at least one info file.')
         super().__init__(
             data_root=osp.expanduser(data_root) if data_root else data_root,
-            ann_file=ann_file,
+            ann_file=ann_file if isinstance(ann_file, str) else '',
             metainfo=metainfo,
             data_prefix=dict(data_prefix or {}),
             pipeline=list(pipeline),
@@ -109,17 +113,23 @@ class CameraDataset(Det3DDataset):
             load_eval_anns=False,
             **kwargs)
 
+    def _join_prefix(self) -> None:
+        """``ann_files`` are the complete paths, ``ann_file`` names them all."""
+        super()._join_prefix()
+        self.ann_files = [self.ann_file] if self.ann_file else [
+            osp.join(self.data_root or '', file) for file in self.ann_files]
+        self.ann_file = ', '.join(self.ann_files)
+
     def load_data_list(self) -> list[dict]:
         """Read, order, check and parse the info file."""
-        infos = load_infos(self.ann_file)
+        infos, self._files = load_together(self.ann_files)
         for key, value in infos['metainfo'].items():
             self._metainfo.setdefault(key, value)
         self._set_classes(infos['metainfo'].get('categories', {}))
-        for place, entry in enumerate(infos['data_list']):
-            token = _required(entry, 'token', f'{self.ann_file}: data_list[{place}]: ')
-            time = _required(entry, 'timestamp', f'{self.ann_file}: sample {token}: ')
+        for entry in infos['data_list']:
+            time = _required(entry, 'timestamp', self._where(entry))
             if not (isinstance(time, Real) and isfinite(time)):
-                raise InputError(f'{self.ann_file}: sample {token}: timestamp is {time!r}, not a number of seconds.')
+                raise InputError(f'{self._where(entry)}timestamp is {time!r}, not a number of seconds.')
         entries = in_scene_order(infos['data_list'])
         tokens = [entry['token'] for entry in entries]
         if len(set(tokens)) < len(tokens):
@@ -162,12 +172,16 @@ class CameraDataset(Det3DDataset):
         check_motion(self.ann_file, frames)
         return frames
 
+    def _where(self, entry: dict) -> str:
+        """How messages about an entry begin."""
+        return f'{self._files[entry["token"]]}: sample {entry["token"]}: '
+
     def _gaps(self, entries: list[dict]) -> dict[str, dict[str, str]]:
         """Set ``cameras``; what the frames lack of them, which is an error or is told, as ``incomplete`` says."""
         for entry in entries:
-            images = _required(entry, 'images', f'{self.ann_file}: sample {entry["token"]}: ')
+            images = _required(entry, 'images', self._where(entry))
             if not images and self.incomplete == 'error':
-                raise InputError(f'{self.ann_file}: sample {entry["token"]} has no cameras.')
+                raise InputError(f'{self._where(entry)[:-2]} has no cameras.')
         known = all_cameras(entries)
         unknown = [name for name in self.cameras or () if name not in known]
         if unknown:
@@ -180,7 +194,7 @@ class CameraDataset(Det3DDataset):
         if self.incomplete == 'error':
             first = next(entry for entry in entries if entry['token'] in gaps)
             raise InputError(
-                f'{self.ann_file}: sample {first["token"]} has the cameras {list(first["images"])}, others have '
+                f'{self._where(first)[:-2]} has the cameras {list(first["images"])}, others have '
                 f"{self.cameras}; all frames need the same ones. {told}. incomplete='skip' of the dataset leaves such "
                 "frames out of a training, incomplete='mask' hides the missing cameras, in tests too.")
         if self.incomplete == 'skip' and len(gaps) == len(entries):
@@ -200,7 +214,7 @@ class CameraDataset(Det3DDataset):
             gaps: its missing cameras, and why.
             stand_ins: {camera: record of another frame} for those without a record.
         """
-        where = f'{self.ann_file}: sample {info["token"]}: '
+        where = self._where(info)
         frame = dict(token=info['token'], scene_token=info.get('scene_token', ''), timestamp=float(info['timestamp']))
         frame.update({key: info[key] for key in ('frame_idx', 'prev', 'next', 'scene_name') if key in info})
         frame['ego2global'] = as_pose(_required(info, 'ego2global', where), where + 'ego2global')
@@ -237,7 +251,7 @@ class CameraDataset(Det3DDataset):
     def parse_ann_info(self, info: dict, gaps: Mapping[str, str] = MappingProxyType({})) -> dict:
         """Annotations of one entry as arrays; boxes (n, 9) still have their centre at the centre. A camera that is not
         there shows nothing."""
-        where = f'{self.ann_file}: sample {info["token"]}: '
+        where = self._where(info)
         instances = [item for item in _required(info, 'instances', where)
                      if self._label(item, 'bbox_label_3d', where) >= 0]
         if self.use_valid_flag:

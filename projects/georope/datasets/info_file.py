@@ -1,6 +1,6 @@
 """Info files: reading with a clear refusal, writing beside and renaming, the order of cameras, scenes and frames."""
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Union
 
@@ -54,6 +54,34 @@ def load_infos(path: Union[str, Path]) -> dict:
                 f'an info file of {metainfo.get("dataset", "an unknown dataset")!s}; for nuScenes, or a set in its '
                 f'format, make one with `{CREATE_COMMAND}`.')
     return content
+
+
+def load_together(paths: Sequence[Union[str, Path]]) -> tuple[dict, dict[str, str]]:
+    """Read several info files as one.
+
+    Returns:
+        dict: ``metainfo`` of the first, ``data_list`` of all.
+        dict: {sample token: file}.
+
+    Raises:
+        InputError: as :func:`load_infos`; or they have other labels, or a frame in common.
+    """
+    together, files = None, {}
+    for path in map(str, paths):
+        infos = load_infos(path)
+        together = together or dict(metainfo=infos['metainfo'], data_list=[])
+        theirs, ours = (dict(sorted(each['metainfo'].get('categories', {}).items())) for each in (infos, together))
+        if {name: label for name, label in theirs.items() if label >= 0} != {
+                name: label for name, label in ours.items() if label >= 0}:
+            raise InputError(f'{path} and {paths[0]} have other labels (metainfo.categories): {theirs} and {ours}.')
+        # What one file leaves out as a category without a class, the other need not have.
+        together['metainfo'] = dict(together['metainfo'], categories={**theirs, **ours})
+        twice = [entry['token'] for entry in infos['data_list'] if entry['token'] in files]
+        if twice:
+            raise InputError(f'{path}: {len(twice)} samples are in {files[twice[0]]} too: {some(twice, 3)}.')
+        together['data_list'] += infos['data_list']
+        files.update({entry['token']: path for entry in infos['data_list']})
+    return together, files
 
 
 def _unpickle(path: Path) -> Any:

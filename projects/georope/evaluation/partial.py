@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mmengine.config import Config
+from mmengine.dist import is_main_process
 from mmengine.registry import init_default_scope
 
 from georope.datasets import SceneBatchSampler
@@ -98,9 +99,13 @@ def run_test(runner, model: str) -> None:
     try:
         runner.test()
     except FloatingPointError as error:
+        runner.logger.error(str(error))
         # The others come here when they are through their share: no one waits in vain.
         try:
             runner.test_evaluator.evaluate(len(runner.test_dataloader.dataset))
-        except InputError as told:
+        except InputError as told:  # in the main process
             raise InputError(f'{error}. {told}') from error
+        except RuntimeError:  # it has ended with that, and its store with it
+            if is_main_process():
+                raise
         raise
