@@ -21,6 +21,7 @@ from georope.engine import (
     load_config,
     local_file,
 )
+from georope.errors import one_line_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -39,6 +40,7 @@ def parse_args() -> argparse.Namespace:
     return args
 
 
+@one_line_errors
 def main() -> None:
     args = parse_args()
     cfg = load_config(args)
@@ -62,7 +64,7 @@ def main() -> None:
         cfg.update(resume=True, load_from=args.resume)
 
     runner = build_runner(cfg)
-    runner.register_hook(CheckWeightsHook('resume' if cfg.get('resume') else 'init'))
+    runner.register_hook(CheckWeightsHook('resume' if cfg.get('resume') else 'init', args.accept_weights))
     if cfg.get('resume'):
         runner.register_hook(CheckScheduleHook())
     runner.register_hook(TrainingSummaryHook())

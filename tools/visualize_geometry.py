@@ -23,6 +23,7 @@ from types import SimpleNamespace
 from mmengine.config import Config, DictAction
 
 from georope.engine import CheckWeightsHook, build_model, load_from_local, local_file, read_weights
+from georope.errors import one_line_errors
 from georope.registry import DATASETS, MODELS
 from georope.visualization import save_image
 from georope.visualization.geometry import draw_attention, draw_depths, draw_response, draw_support
@@ -35,6 +36,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('config', type=local_file, help='config of a model; its test set is drawn')
     parser.add_argument('--checkpoint', type=local_file, help='trained weights')
+    parser.add_argument('--accept-weights', action='store_true', help='draw weights of another model all the same')
     parser.add_argument('--sample', default='0', help='token of the frame, or its place in the test set; default 0')
     parser.add_argument('--token', nargs=3, action='append', required=True, metavar=('CAMERA', 'U', 'V'),
                         help='image token at a pixel; may be given several times')
@@ -69,13 +71,15 @@ def build_encoding(name: str, seen):
         num_heads=seen.num_heads, head_dim=seen.channels // seen.num_heads, num_layers=1))
 
 
+@one_line_errors
 def main() -> None:
     args = parse_args()
     cfg, model = build_model(args.config, args.cfg_options)
     if args.checkpoint:
         checkpoint = load_from_local(args.checkpoint, map_location='cpu')
-        CheckWeightsHook('test').after_load_checkpoint(SimpleNamespace(model=model, cfg=cfg), checkpoint)
-        model.load_state_dict(read_weights(checkpoint))
+        CheckWeightsHook('test', args.accept_weights).after_load_checkpoint(
+            SimpleNamespace(model=model, cfg=cfg), checkpoint)
+        model.load_state_dict(read_weights(checkpoint), strict=not args.accept_weights)
     dataset = DATASETS.build(cfg.test_dataloader.dataset)
     try:
         draw(args, model, dataset)

@@ -1,22 +1,25 @@
 """Hooks of the tools: plain checkpoints, weights that fit, streams, and one line that says what is trained."""
 from __future__ import annotations
 
-import ast
 import itertools
+import logging
 import random
 
 import numpy as np
 import torch
 from mmengine.dist import broadcast
 from mmengine.hooks import Hook
+from mmengine.logging import print_log
 from mmengine.model import is_model_wrapper
 from mmengine.runner import EpochBasedTrainLoop
 
-from georope.datasets import StreamBatchSampler
+from georope.datasets import CameraWindowDataset, StreamBatchSampler
+from georope.errors import InputError
 from georope.messages import some
 from georope.registry import HOOKS
 
 from .checkpoint import MIN_SHARE
+from .same_encodings import other_encodings
 
 
 def _plain(value):
@@ -50,13 +53,17 @@ class CheckWeightsHook(Hook):
     """Compares each loaded checkpoint with the model.
 
     Args:
-        purpose: ``'test'`` and ``'resume'`` want every tensor and the encoding to be the same, ``'resume'`` the state
-            of the optimizer too. ``'init'`` (``load_from`` in training) logs the share that fits of each part
-            (backbone, neck, head); a checkpoint that does not fill half of any part is an error.
+        purpose: ``'test'`` and ``'resume'`` want every tensor and the encodings to be the same (see
+            ``same_encodings``), ``'resume'`` the state of the optimizer too. ``'init'`` (``load_from`` in training)
+            logs the share that fits of each part (backbone, neck, head); a checkpoint that does not fill half of any
+            part is an error.
+        accept: go on all the same with weights that differ or fill less; what does not fit is logged. A checkpoint of
+            which nothing fits is an error even so.
     """
 
-    def __init__(self, purpose: str) -> None:
+    def __init__(self, purpose: str, accept: bool = False) -> None:
         self.purpose = purpose
+        self.accept = accept
 
     def after_load_checkpoint(self, runner, checkpoint: dict) -> None:
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
@@ -73,8 +80,8 @@ class CheckWeightsHook(Hook):
                     f'{len(found) - len(fitting)} of its {len(found)} are not used; '
                     + ', '.join(f'{part} {share:.0%}' for part, share in sorted(shares.items())))
             if max(shares.values()) < MIN_SHARE:
-                raise RuntimeError(f'load_from: only {told}; for the weights of a backbone alone: model.img_backbone.'
-                                   'init_cfg=dict(type="Pretrained", checkpoint=PATH, prefix=PREFIX)')
+                self._refuse(f'load_from: only {told}', 'for the weights of a backbone alone: model.img_backbone.'
+                             'init_cfg=dict(type="Pretrained", checkpoint=PATH, prefix=PREFIX)', bool(fitting))
             runner.logger.info(f'load_from: {told}')
             return
         if self.purpose == 'resume' and 'optimizer' not in checkpoint:
@@ -85,10 +92,18 @@ class CheckWeightsHook(Hook):
                                                 and not key.endswith('num_batches_tracked')]),
             _some('not in this model', [key for key in found if key not in expected]),
             _some('of another shape', [key for key in expected if key in found and found[key] != expected[key]]),
-            _other_encoding(checkpoint.get('meta', {}).get('cfg', ''), runner.cfg.pretty_text)]
+            *other_encodings(checkpoint.get('meta', {}).get('cfg', ''), runner.cfg.pretty_text, model)]
         if any(differences):
-            raise RuntimeError('the checkpoint belongs to another model than this config: '
-                               + '; '.join(filter(None, differences)))
+            self._refuse('the checkpoint belongs to another model than this config: '
+                         + '; '.join(filter(None, differences)), 'use the config that it was trained with',
+                         bool(fitting))
+
+    def _refuse(self, told: str, advice: str, anything: bool) -> None:
+        """Raises, or warns where differences are accepted and the checkpoint has anything for this model."""
+        if not (self.accept and anything):
+            way_out = ', or go on all the same: --accept-weights' if anything else ''
+            raise RuntimeError(f'{told}; {advice}{way_out}')
+        print_log(f'accepted: {told}', logger='current', level=logging.WARNING)
 
 
 class CheckScheduleHook(Hook):
@@ -169,26 +184,44 @@ def _some(what: str, keys: list[str]) -> str:
     return f'{len(keys)} tensors {what} ({some(keys, 3)})' if keys else ''
 
 
-def _other_encoding(trained: str, current: str) -> str:
-    """Position encodings have few parameters or none, so tensors alone do not tell one from another."""
-    trained, current = _encodings(trained), _encodings(current)
-    if trained is None or trained == current:
-        return ''
-    return f"trained with {', '.join(trained) or 'no encoding'}, the config has {', '.join(current) or 'none'}"
+@HOOKS.register_module()
+class CheckDataHook(Hook):
+    """Holds the datasets against the model and the evaluator before the first step, not after the first epochs.
+
+    Heads (``num_classes``) and every dataset (``metainfo['classes']``) must have the same number of classes; metrics
+    with a method ``check`` look at their files.
+    """
+
+    def before_train(self, runner) -> None:
+        self._check(runner, 'train')
+        if runner.val_loop is not None:
+            self.before_val(runner)
+
+    def before_val(self, runner) -> None:
+        self._check(runner, 'val')
+        _check_metrics(runner.val_evaluator)
+
+    def before_test(self, runner) -> None:
+        self._check(runner, 'test')
+        _check_metrics(runner.test_evaluator)
+
+    def _check(self, runner, phase: str) -> None:
+        loader = getattr(runner, f'{phase}_dataloader')
+        classes = getattr(loader.dataset, 'metainfo', {}).get('classes')
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        for name in ('pts_bbox_head', 'img_roi_head'):
+            number = getattr(getattr(model, name, None), 'num_classes', None)
+            if None not in (number, classes) and number != len(classes):
+                raise InputError(
+                    f'{phase}_dataloader.dataset.metainfo.classes has {len(classes)} names ({some(list(classes), 3)}), '
+                    f'model.{name}.num_classes is {number}: set model.{name}.num_classes={len(classes)}, or name '
+                    f'{number} classes in metainfo of all datasets')
 
 
-def _encodings(text: str) -> list[str] | None:
-    """The ``encoding=`` and ``self_encoding=`` of the model in a config's text, which is parsed and never executed, but
-    for those that do nothing; None where the text has no model."""
-    try:
-        statements = ast.parse(text).body
-    except SyntaxError:
-        return None
-    models = [node for node in statements if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == 'model']
-    entries = {ast.unparse(keyword) for model in models for keyword in ast.walk(model)
-               if isinstance(keyword, ast.keyword) and keyword.arg in ('encoding', 'self_encoding')}
-    nothing = ('encoding=None', "encoding=dict(type='georope.NoEncoding')", 'self_encoding=None')
-    return sorted(entries.difference(nothing)) if models else None
+def _check_metrics(evaluator) -> None:
+    for metric in evaluator.metrics:
+        if hasattr(metric, 'check'):
+            metric.check()
 
 
 @HOOKS.register_module()
@@ -217,6 +250,11 @@ class StreamHook(Hook):
                 runner.logger.warning(f'streams: an epoch is shorter than the longest sequence, {longest} frames, so '
                                       'that memory starts anew within it. Fewer lanes (batch_size x ranks) or a higher '
                                       'seq_split_num avoid that.')
+            if longest == 1 and not isinstance(runner.train_dataloader.dataset, CameraWindowDataset):
+                runner.logger.warning('streams: each of the '
+                                      f'{len(sampler.sequences)} sequences is one frame, so a model with a memory is '
+                                      'trained without it. A lower batch_sampler.seq_split_num makes longer sequences, '
+                                      'if the info files have scene tokens.')
 
     def before_train_epoch(self, runner) -> None:
         if not self.active:
@@ -250,9 +288,12 @@ class TrainingSummaryHook(Hook):
         by_epoch = isinstance(runner.train_loop, EpochBasedTrainLoop)
         per_epoch = len(loader) if by_epoch else -(-samples // (batch * ranks))
         rates = sorted({group.get('initial_lr', group['lr']) for group in runner.optim_wrapper.param_groups})
+        told = ', '.join(f'{rate:g}' for rate in reversed(rates))
+        if len(rates) > 4:  # one per layer
+            told = f'{rates[-1]:g} to {rates[0]:g}'
         scale = runner.auto_scale_lr or {}
         scaled = f' (scaled by {batch * ranks / scale["base_batch_size"]:g})' if scale.get('enable') else ''
         runner.logger.info(
             f'training on {samples} samples: batch {batch} per process x {ranks} processes x {accumulation} '
             f'accumulated = {batch * ranks * accumulation}; {per_epoch} iterations per epoch, {runner.max_iters} in all'
-            f', {runner.iter} done; lr {", ".join(f"{rate:g}" for rate in reversed(rates))}{scaled}')
+            f', {runner.iter} done; lr {told}{scaled}')
