@@ -36,7 +36,7 @@ def parse_args() -> argparse.Namespace:
                         help="size of the images; default: final_dim of ImageAug in the config's test pipeline")
     parser.add_argument('--device', default='cuda' if torch.cuda.is_available() else 'cpu')
     parser.add_argument('--amp', choices=['bfloat16', 'float16'], help='mixed precision; default: float32')
-    parser.add_argument('--frames', type=int, default=5, help='timed after one more; default: %(default)s')
+    parser.add_argument('--frames', type=int, default=5, help='timed; 0 counts alone; default: %(default)s')
     parser.add_argument('--cfg-options', nargs='+', action=DictAction, default={}, help='change the configs: key=value')
     return parser.parse_args()
 
@@ -144,8 +144,8 @@ def main() -> None:
         cells = [f'{number / 1e6:.2g} M / {work[name] / 1e9:.2g}' if number or work[name] else '-'
                  for name, number in counts.items()]
         total = f'{sum(counts.values()) / 1e6:.1f} M / {sum(work.values()) / 1e9:.0f}'
-        print(f'| {Path(path).stem} | {size[0]}x{size[1]} | {" | ".join(cells)} | {total} | '
-              f'{1 / statistics.median(times):.2g} | {peak_memory(run) / 2**20:.0f} MiB |', flush=True)
+        measured = f'{1 / statistics.median(times):.2g} | {peak_memory(run) / 2**20:.0f} MiB' if times else '- | -'
+        print(f'| {Path(path).stem} | {size[0]}x{size[1]} | {" | ".join(cells)} | {total} | {measured} |', flush=True)
         del model, run
         gc.collect()
 
