@@ -141,9 +141,9 @@ def main() -> None:
             start = clock()
             run()
             times.append(clock() - start)
-        cells = [f'{number / 1e6:.2g} M / {work[name] / 1e9:.2g}' if number or work[name] else '-'
+        cells = [f'{number / 1e6:.3g} M / {work[name] / 1e9:.3g}' if number or work[name] else '-'
                  for name, number in counts.items()]
-        total = f'{sum(counts.values()) / 1e6:.1f} M / {sum(work.values()) / 1e9:.0f}'
+        total = f'{sum(counts.values()) / 1e6:.3g} M / {sum(work.values()) / 1e9:.3g}'
         measured = f'{1 / statistics.median(times):.2g} | {peak_memory(run) / 2**20:.0f} MiB' if times else '- | -'
         print(f'| {Path(path).stem} | {size[0]}x{size[1]} | {" | ".join(cells)} | {total} | {measured} |', flush=True)
         del model, run
