@@ -75,7 +75,9 @@ def main() -> None:
         try:
             detector = ExportedDetector(model.eval(), tuple(size), args.cameras)
             export_onnx(detector, out)
-        except Exception as error:  # whatever the exporter raises: the reason in one line
+        except Exception as error:  # whatever the exporter raises: the first cause in one line
+            while error.__cause__ is not None:
+                error = error.__cause__
             reason = ' '.join(f'{type(error).__name__}: {error}'.split())[:300]
             print(f'| {name} | cannot be exported: {reason} |', flush=True)
             good = False

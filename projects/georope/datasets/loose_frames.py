@@ -2,7 +2,6 @@
 between its key frames."""
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 import yaml
 
 from georope.errors import InputError
+from georope.files import read_json
 
 from .calibration import as_4x4, as_intrinsics, as_pose
 from .converter import frame_info
@@ -152,12 +152,17 @@ def _other_records(tables: NuScenesTables, scenes: list[dict]) -> dict[str, dict
     """{scene: {channel: records of its images between key frames, in order of time}}."""
     scene_of = {sample['token']: scene['name'] for scene in scenes for sample in tables.samples_of(scene)}
     records = {scene['name']: {} for scene in scenes}
-    with open(Path(tables.table_root, 'sample_data.json'), encoding='utf-8') as file:
-        for record in sorted(json.load(file), key=lambda record: record['timestamp']):
-            if not record['is_key_frame'] and record['sample_token'] in scene_of:
-                calibration = tables.get('calibrated_sensor', record['calibrated_sensor_token'])
-                channel = tables.get('sensor', calibration['sensor_token'])['channel']
-                records[scene_of[record['sample_token']]].setdefault(channel, []).append(record)
+    # The tables above hold what belongs to key frames alone.
+    others = [record for record in read_json(Path(tables.table_root, 'sample_data.json'))
+              if not record['is_key_frame'] and record['sample_token'] in scene_of]
+    wanted = {record['ego_pose_token'] for record in others}
+    poses = {pose['token']: pose for pose in read_json(Path(tables.table_root, 'ego_pose.json'))
+             if pose['token'] in wanted}
+    for record in sorted(others, key=lambda record: record['timestamp']):
+        calibration = tables.get('calibrated_sensor', record['calibrated_sensor_token'])
+        channel = tables.get('sensor', calibration['sensor_token'])['channel']
+        record['ego2global'] = pose_matrix(poses[record['ego_pose_token']])
+        records[scene_of[record['sample_token']]].setdefault(channel, []).append(record)
     return records
 
 
@@ -180,12 +185,11 @@ def _between(tables: NuScenesTables, records: dict[str, list[dict]], key: LooseF
                 raise InputError(f'{tables.table_root}: scene {scene}: {name} has no image within {MAX_GAP} s of '
                                  f'{record["filename"]}')
             chosen[name] = near
-        lidar2global = pose_matrix(tables.get('ego_pose', record['ego_pose_token'])) @ lidar2ego
+        lidar2global = record['ego2global'] @ lidar2ego
         calibrations = [tables.get('calibrated_sensor', other['calibrated_sensor_token']) for other in chosen.values()]
-        poses = [pose_matrix(tables.get('ego_pose', other['ego_pose_token'])) for other in chosen.values()]
         yield LooseFrame(
             record['token'], {name: str(Path(root, other['filename'])) for name, other in chosen.items()},
             np.stack([as_intrinsics(other['camera_intrinsic'], name) for name, other in zip(chosen, calibrations)]),
-            np.stack([np.linalg.inv(pose @ pose_matrix(other)) @ lidar2global
-                      for other, pose in zip(calibrations, poses)]),
+            np.stack([np.linalg.inv(other['ego2global'] @ pose_matrix(calibration)) @ lidar2global
+                      for other, calibration in zip(chosen.values(), calibrations)]),
             lidar2global=lidar2global, timestamp=time / 1e6, scene=scene, key_frame=False)

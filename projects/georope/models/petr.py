@@ -58,6 +58,9 @@ class PETR(Base3DDetector):
         Raises:
             ValueError: if the feature map does not have the stride that the head counts with.
         """
+        if isinstance(batch_inputs, Tensor):
+            raise TypeError('a detector needs the calibration of its images, not a tensor alone (as mmdet3d\'s '
+                            'get_flops.py passes it): tools/analysis.py counts parameters and FLOPs')
         imgs = batch_inputs['imgs']
         features = self.img_neck(self.img_backbone(imgs.flatten(0, 1)))[self.position_level]
         stride = self.pts_bbox_head.stride
