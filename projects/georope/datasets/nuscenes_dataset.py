@@ -78,6 +78,9 @@ class NuScenesCameraDataset(Det3DDataset):
                  skip_tokens: Sequence[str] = (),
                  test_mode: bool = False,
                  **kwargs) -> None:
+        if isinstance(kwargs.get('indices'), float):
+            raise ValueError(f'indices={kwargs["indices"]} of the dataset with {ann_file} is a share; give a number of '
+                             'frames, e.g. indices=100 for the first 100 (whole scenes follow each other), or a list.')
         self.use_valid_flag = use_valid_flag
         self.skip_tokens = set(skip_tokens)
         if metainfo and 'classes' in metainfo:
