@@ -171,11 +171,12 @@ def test_browse_dataset_draws_augmented_frames(toy, tmp_path, monkeypatch):
         out = tmp_path / str(len(pictures))
         monkeypatch.setattr(sys, 'argv', [
             'browse_dataset.py', str(CONFIG), '--output-dir', str(out), '--seed', seed, '--max-frames', '2',
-            '--cfg-options', f'train_dataloader.dataset.data_root={toy}'])
+            '--cfg-options', f'train_dataloader.dataset.data_root={toy}',
+            'train_dataloader.dataset.ann_file=nuscenes_infos_val.pkl'])
         runpy.run_path(str(TOOL.with_name('browse_dataset.py')), run_name='__main__')
         pictures.append({path.name: cv2.imread(str(path)) for path in sorted(out.iterdir())})
     first, again, other = pictures
-    tokens = [entry['token'] for entry in load_infos(str(toy / 'nuscenes_infos_train.pkl'))['data_list']]
+    tokens = [entry['token'] for entry in load_infos(str(toy / 'nuscenes_infos_val.pkl'))['data_list']]
     assert len(first) == 2 and {Path(name).stem for name in first} <= set(tokens)
     assert all((first[name] == again[name]).all() and first[name].std() > 5 for name in first)
     assert any((first[name] != other[name]).any() for name in first)
