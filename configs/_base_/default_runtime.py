@@ -6,7 +6,13 @@ default_hooks = dict(
     logger=dict(type='LoggerHook', interval=50),
     param_scheduler=dict(type='ParamSchedulerHook'),
     # Three, since mmengine removes the oldest before it writes the newest: a run killed while saving keeps two.
-    checkpoint=dict(type='CheckpointHook', interval=1, max_keep_ckpts=3),
+    # save_best='auto' is NDS; any other metric knows its better side, too.
+    checkpoint=dict(
+        type='CheckpointHook',
+        interval=1,
+        max_keep_ckpts=3,
+        greater_keys=['NDS', 'AP', 'AMOTA', 'MOTA', 'recall'],
+        less_keys=['mATE', 'mASE', 'mAOE', 'mAVE', 'mAAE', 'AMOTP', 'MOTP', 'IDS', 'FRAG']),
     plain_checkpoint=dict(type='georope.PlainCheckpointHook'),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     stream=dict(type='georope.StreamHook'),
@@ -21,8 +27,7 @@ env_cfg = dict(
 # Ranks draw their own dropout, noise and masks; the order of the samples depends on seed and epoch alone.
 randomness = dict(seed=0, diff_rank_seed=True)
 
-vis_backends = [dict(type='LocalVisBackend')]
-visualizer = dict(type='Visualizer', vis_backends=vis_backends)
+visualizer = dict(type='Visualizer', vis_backends=[dict(type='LocalVisBackend')])  # or vis_backends=[...] alone
 log_processor = dict(type='LogProcessor', window_size=50, by_epoch=True)
 log_level = 'INFO'
 load_from = None

@@ -61,6 +61,11 @@ def test_timestamps_are_seconds_since_the_scene_start(infos, build):
     assert camera['timestamp'] == pytest.approx(.46, abs=1e-6)
 
 
+def test_a_share_of_the_frames_is_refused(infos, build):
+    with pytest.raises(ValueError, match=r'indices=0.5 of the dataset .* is a share; give a number of frames'):
+        build(infos, indices=0.5)
+
+
 def test_subsets_and_wrappers_keep_the_order(infos, build):
     dataset = build(infos, indices=[0, 2, 4], serialize_data=True)
     assert tokens(dataset) == [TOKENS[0], TOKENS[2], TOKENS[4]]

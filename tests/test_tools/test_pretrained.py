@@ -1,4 +1,5 @@
 """Backbone weights: the share that fits is told, a near-empty match refused, through init_cfg and through load_from."""
+import logging
 from types import SimpleNamespace
 
 import pytest
@@ -105,6 +106,19 @@ class Detector(nn.Module):
         super().__init__()
         init_default_scope('mmdet3d')
         self.img_backbone, self.pts_bbox_head = MODELS.build(RESNET), nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize('own, other', [(101, 50), (50, 101), (18, 34), (18, 18), (50, 50)])
+def test_weights_of_a_resnet_of_another_depth_are_told(tmp_path, monkeypatch, own, other):
+    lines = []
+    monkeypatch.setattr('georope.engine.checkpoint.print_log',
+                        lambda text, logger, level=logging.INFO: lines.append((level, text)))
+    shapes = weights(dict(RESNET, depth=other), 'backbone.')
+    torch.save({name: torch.ones_like(value) for name, value in shapes.items()}, tmp_path / 'a.pth')
+    build(dict(RESNET, depth=own), tmp_path / 'a.pth', 'backbone.')
+    warnings = [text for level, text in lines if level == logging.WARNING]
+    assert len(warnings) == (own != other)
+    assert own == other or f'is a ResNet-{other}, the model a ResNet-{own}:' in warnings[0]
 
 
 def test_load_from_tells_the_share_of_each_part(monkeypatch):

@@ -9,6 +9,8 @@ import pytest
 import torch
 from launching import TOOLS, log, main, run, scalars
 from mmengine.device import get_device
+from mmengine.registry import VISBACKENDS
+from mmengine.visualization import LocalVisBackend
 from tiny_model import CONFIG
 
 from georope.datasets.converter import create_infos
@@ -167,12 +169,45 @@ def test_a_config_with_amp_trains_without_gpu(config, tmp_path, capsys):
     assert 'no GPU was found: training in float32' in capsys.readouterr().out
 
 
+class Elsewhere(LocalVisBackend):
+    """Remembers what is logged."""
+    seen = []
+
+    def __init__(self, save_dir):
+        super().__init__(f'{save_dir}/elsewhere')
+
+    def add_scalars(self, *args, **kwargs):
+        self.seen.append(args)
+
+
+def test_usual_settings_do_what_they_say(config, tmp_path):
+    """vis_backends alone, as in configs of mmdet3d; no workers where the base has persistent ones; the best weights."""
+    own = tmp_path / 'own.py'
+    own.write_text(f"_base_ = {str(config)!r}\nvis_backends = [dict(type='LocalVisBackend'), dict(type='Elsewhere')]\n")
+    VISBACKENDS.register_module(name='Elsewhere', module=Elsewhere, force=True)
+    Elsewhere.seen.clear()
+    main('train', own, '--work-dir', tmp_path, '--cfg-options', 'train_cfg.val_interval=1',
+         'train_dataloader.persistent_workers=True', 'train_dataloader.prefetch_factor=2',
+         'default_hooks.checkpoint.save_best=auto', 'val_evaluator.names=(NDS,mATE)')
+    scores = scalars(tmp_path, 'tiny/NDS')
+    assert len(Elsewhere.seen) > 24
+    best, = tmp_path.glob('best_tiny_NDS_epoch_*.pth')
+    assert best.stem == f'best_tiny_NDS_epoch_{1 + int(np.argmax(scores))}' and len(scores) == 4
+
+
+def test_two_lists_of_visualization_backends_are_refused(config, tmp_path):
+    with pytest.raises(SystemExit, match='vis_backends and visualizer.vis_backends of the config differ'):
+        main('train', config, '--work-dir', tmp_path, '--cfg-options', 'vis_backends.0.type=WandbVisBackend',
+             'visualizer.vis_backends.0.type=TensorboardVisBackend')
+
+
 REFUSED = {
     'absent config': (['absent.py'], 'no such file: absent.py'),
     'amp': (['--amp'], '--amp needs a GPU'),
     'sync_bn': (['--sync_bn', 'torch'], '--sync_bn torch needs GPUs'),
     'slurm': (['--launcher', 'slurm'], '--launcher slurm needs GPUs'),
     'compile': (['--compile'], '--compile is for models with pts_bbox_head=dict(type="georope.PETRHead")'),
+    'compile target': (['--cfg-options', 'compile.target=forward'], '--compile is for models'),
     'scale': (['--auto-scale-lr', '--cfg-options', 'auto_scale_lr=None'], '--auto-scale-lr needs auto_scale_lr'),
 }
 

@@ -16,6 +16,7 @@ from georope.visualization import draw_info_frame
 from georope.visualization.info import ground_truth, lidar2global, load_cameras
 
 TOOL = Path(__file__).resolve().parents[2] / 'tools' / 'visualize.py'
+CONFIG = TOOL.parents[1] / 'configs/toy/petr-urope_toy.py'
 
 
 @pytest.fixture(scope='module')
@@ -161,3 +162,21 @@ def test_what_is_missing_is_named(toy, tmp_path):
         draw_info_frame(entry, infos['metainfo'], str(tmp_path))
     with pytest.raises(KeyError, match=f'no sample {entry["token"]}'):
         draw_info_frame(entry, infos['metainfo'], str(toy), {'other': []})
+
+
+def test_browse_dataset_draws_augmented_frames(toy, tmp_path, monkeypatch):
+    """As the network gets them: 96 x 256 here, one picture per frame; another seed augments otherwise."""
+    pictures = []
+    for seed in ('0', '0', '1'):
+        out = tmp_path / str(len(pictures))
+        monkeypatch.setattr(sys, 'argv', [
+            'browse_dataset.py', str(CONFIG), '--output-dir', str(out), '--seed', seed, '--max-frames', '2',
+            '--cfg-options', f'train_dataloader.dataset.data_root={toy}',
+            'train_dataloader.dataset.ann_file=nuscenes_infos_val.pkl'])
+        runpy.run_path(str(TOOL.with_name('browse_dataset.py')), run_name='__main__')
+        pictures.append({path.name: cv2.imread(str(path)) for path in sorted(out.iterdir())})
+    first, again, other = pictures
+    tokens = [entry['token'] for entry in load_infos(str(toy / 'nuscenes_infos_val.pkl'))['data_list']]
+    assert len(first) == 2 and {Path(name).stem for name in first} <= set(tokens)
+    assert all((first[name] == again[name]).all() and first[name].std() > 5 for name in first)
+    assert any((first[name] != other[name]).any() for name in first)

@@ -88,6 +88,9 @@ class CameraDataset(Det3DDataset):
         self.use_valid_flag = use_valid_flag
         self.skip_tokens = set(skip_tokens)
         self.cameras, self.incomplete = None if cameras is None else list(cameras), incomplete
+        if isinstance(kwargs.get('indices'), float):
+            raise InputError(f'indices={kwargs["indices"]} of the dataset with {ann_file} is a share; give a number of '
+                             'frames, e.g. indices=100 for the first 100 (whole scenes follow each other), or a list.')
         if incomplete not in POLICIES:
             raise InputError(f'incomplete={incomplete!r}, choose one of {", ".join(POLICIES)}.')
         if incomplete == 'skip' and test_mode:

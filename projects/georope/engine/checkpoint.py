@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from logging import WARNING
 from pathlib import Path
 from pickle import UnpicklingError
 from urllib.parse import urlparse
@@ -143,6 +144,11 @@ class CheckedPretrainedInit(PretrainedInit):
             raise RuntimeError(f'init_cfg: only {told}; {_better_prefix(counted, weights)}'
                                + ('; if that is meant: init_cfg=dict(..., partial=True)' if count else ''))
         module.load_state_dict(fitting, strict=False)
+        depths = [_resnet_depth(names) for names in (
+            {name.removeprefix(prefix) for name in weights if name.startswith(prefix)}, set(expected))]
+        if None not in depths and depths[0] != depths[1]:
+            print_log(f'init_cfg: {self.checkpoint} is a ResNet-{depths[0]}, the model a ResNet-{depths[1]}: the '
+                      'blocks that only one of them has stay random or are not used', logger='current', level=WARNING)
         missing = [name for name in counted if name not in fitting]
         print_log(f'{told}; {len(weights) - len(fitting)} of its {len(weights)} are not used'
                   + (f'; not in it, or of another shape: {some(missing)}' if missing else ''), logger='current')
@@ -165,6 +171,14 @@ def _fitting(expected: Mapping[str, torch.Size], weights: Mapping[str, Tensor], 
 def _without_counters(names: Mapping) -> dict:
     """Batch norms count their batches, which other frameworks do not save and nobody needs."""
     return {name: value for name, value in names.items() if not name.endswith('num_batches_tracked')}
+
+
+def _resnet_depth(names: set[str]) -> int | None:
+    """Depth of the ResNet with these parameters, by its blocks; None for anything else."""
+    blocks = [len({name.split('.')[1] for name in names if name.startswith(f'layer{stage}.')}) for stage in range(1, 5)]
+    bottleneck = 'layer1.0.conv3.weight' in names
+    depth = sum(blocks) * (3 if bottleneck else 2) + 2
+    return depth if depth in (18, 34, 50, 101, 152) and 'conv1.weight' in names else None
 
 
 def _better_prefix(expected: Mapping[str, torch.Size], weights: Mapping[str, Tensor]) -> str:

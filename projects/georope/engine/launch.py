@@ -26,7 +26,7 @@ from .checkpoint import install_loaders
 
 # The keys of a config that something is built from: mmengine's runner, and what it and the tools read by name.
 _USED = {*signature(Runner.__init__).parameters, 'compile', 'find_unused_parameters', 'model_wrapper_cfg',
-         'runner_type', 'sync_bn'}
+         'runner_type', 'sync_bn', 'vis_backends'}
 _AMP_ONLY = ('loss_scale', 'dtype', 'use_fsdp')
 
 
@@ -122,6 +122,7 @@ def build_runner(cfg: Config) -> Runner:
     install_loaders()
     if get_device() == 'cpu':
         _without_gpu(cfg)
+    _adjust(cfg)
     options = cfg.pop('compile', None)
     runner = RUNNERS.build(cfg) if 'runner_type' in cfg else Runner.from_cfg(cfg)
     if options:
@@ -129,11 +130,29 @@ def build_runner(cfg: Config) -> Runner:
     return runner
 
 
+def _adjust(cfg: Config) -> None:
+    """Makes of a config's usual settings what they were meant to be."""
+    for name in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
+        loader = cfg.get(name) or {}
+        if loader.get('num_workers') == 0:  # torch refuses both without workers
+            loader.pop('persistent_workers', None)
+            loader.pop('prefetch_factor', None)
+    backends, visualizer = cfg.get('vis_backends'), cfg.get('visualizer') or {}
+    if backends and backends != visualizer.get('vis_backends'):
+        if visualizer.get('vis_backends', [dict(type='LocalVisBackend')]) != [dict(type='LocalVisBackend')]:
+            raise SystemExit('vis_backends and visualizer.vis_backends of the config differ: leave out one')
+        cfg.visualizer = dict(dict(type='Visualizer', **visualizer) if 'type' not in visualizer else visualizer,
+                              vis_backends=backends)
+
+
 def _compile(model: torch.nn.Module, options: dict) -> None:
     head = getattr(model.module if is_model_wrapper(model) else model, 'pts_bbox_head', None)
     if not isinstance(head, PETRHead):
         raise SystemExit('--compile is for models with pts_bbox_head=dict(type="georope.PETRHead") or one derived from '
                          f'it; here it is a {type(head).__name__}')
+    if 'target' in options:
+        raise SystemExit(f'compile.target={options["target"]}: what is compiled is always rotations and decoder (the '
+                         'whole model cannot be); leave target out')
     if not hasattr(torch.compiler, 'is_compiling'):
         raise SystemExit(f'--compile needs torch 2.3 or later, this is {torch.__version__}')
     head.compile(**options)
