@@ -9,9 +9,9 @@ Each may be None. Everything here is computed with autocast off, in float32 at l
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isclose
 from typing import Any
 
 import torch
@@ -24,6 +24,7 @@ from .rotation import Rotation, Transform, expected_rotation
 from .supports import PredictedDepth, PredictedInterval, PredictedMixture, fixed_anchors, list_anchors
 
 ANCHORS = (5, 12, 25, 45)
+REFERENCE_FOCAL = 560.0
 TEMPERATURES = ('none', 'learned', 'key_rms', 'token')
 
 
@@ -152,6 +153,7 @@ class Frame:
     Attributes:
         rays: of the tokens.
         origin, along, patch: (B, L, distinct bands): ``w.o``, ``w.r`` and A.
+        zoom: (B, L, 1), focal lengths over ``reference_focal``, or None.
         shared: the rotation of all layers, once it is made, where one predictor serves them.
     """
 
@@ -159,6 +161,7 @@ class Frame:
     origin: Tensor
     along: Tensor
     patch: Tensor
+    zoom: Tensor | None = None
     shared: Rotation | None = None
 
 
@@ -171,6 +174,9 @@ class PredictedRoPE(RoPE3D):
         per_layer: a predictor for each decoder layer; False shares one, which sees the features of the first.
         bands, rotate_values: see ``RoPE3D``.
         num_layers: decoder layers.
+        reference_focal: focal length, in pixels of the network's input, at which the anchors are metres (choice: about
+            that of nuScenes' cameras at 256x704); through another one predicted depths are as many times greater, so
+            that a token need not know its lens. None for depths in metres, whatever the lens.
         support: further arguments of the predictor, ``depth_range`` and, unless the depth is sure, ``spread``: see
             ``PredictedDepth`` and ``PredictedInterval``.
     """
@@ -179,8 +185,12 @@ class PredictedRoPE(RoPE3D):
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = ANCHORS,
                  per_layer: bool = True, bands: str | dict = 'axial', rotate_values: bool = True, num_layers: int = 6,
-                 **support) -> None:
+                 reference_focal: float | None = REFERENCE_FOCAL, **support) -> None:
         super().__init__(num_heads, head_dim, bands, rotate_values)
+        if reference_focal is not None and not 0 < reference_focal < inf:
+            raise ValueError(f'reference_focal must be a length in pixels or None, not {reference_focal}')
+        # In checkpoints, since predictors of one unit must not run with another.
+        self.register_buffer('reference_focal', None if reference_focal is None else torch.full((1, ), reference_focal))
         self.per_layer = per_layer
         self.predictors = nn.ModuleList(self.predictor(num_heads * head_dim, anchors, **support)
                                         for _ in range(num_layers if per_layer else 1))
@@ -188,7 +198,8 @@ class PredictedRoPE(RoPE3D):
     def prepare(self, rays: Rays) -> Frame:
         with torch.autocast(rays.origins.device.type, enabled=False):
             patch = rays.patch_variance * self.bands.distinct(rays.footprints).square().sum(2)
-            return Frame(rays, self.bands.distinct(rays.origins), self.bands.distinct(rays.directions), patch)
+            zoom = None if self.reference_focal is None else rays.focal_lengths[..., None] / self.reference_focal
+            return Frame(rays, self.bands.distinct(rays.origins), self.bands.distinct(rays.directions), patch, zoom)
 
     def rotate_keys(self, frame: Frame, features: Tensor, layer: int = 0) -> Rotation:
         """The rotation of tokens with ``features`` (B, L, num_heads * head_dim) in a decoder layer."""
@@ -196,26 +207,58 @@ class PredictedRoPE(RoPE3D):
             return frame.shared
         with torch.autocast(features.device.type, enabled=False):
             features = features.to(frame.along.dtype)
-            support = self.predictors[layer if self.per_layer else 0](features)
+            support = self.predictors[layer if self.per_layer else 0](features, frame.zoom)
             rotation = self._rotate(frame, support, features)
         if not self.per_layer:
             frame.shared = rotation
         return rotation
 
+    def check_units(self, tensors: Mapping[str, Tensor], prefix: str = '') -> None:
+        """Refuse the state dict of predictors whose depths count in other units.
+
+        Raises:
+            RuntimeError: says which, and what to do. Predictors that are not there are not refused.
+        """
+        if f'{prefix}predictors.0.weight' not in tensors:
+            return
+        saved, own = (None if focal is None else focal.item() for focal in (
+            tensors.get(f'{prefix}reference_focal'), self.reference_focal))
+        if (saved is None) != (own is None) or saved is not None and not isclose(saved, own, rel_tol=0.005):
+            told = ['in metres whatever the lens' if focal is None else
+                    f'that are metres at {focal:g} px of focal length' for focal in (saved, own)]
+            before = ' (as all before reference_focal came)' if saved is None else ''
+            setting = None if saved is None else round(saved, 3)
+            raise RuntimeError(
+                f'{prefix}predictors: the checkpoint has learnt depths {told[0]}{before}, the config wants depths '
+                f'{told[1]}. To use the checkpoint set reference_focal={setting} of its encoding; for the other depths '
+                'train again')
+
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        self.check_units(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
 
 class LearnedDepth(PredictedRoPE):
-    """URoPE's ablation: every token at one predicted depth, without doubt. Start at ``anchors=[depth]``."""
+    """URoPE's ablation: every token at one predicted depth, without doubt, or at one for each group of heads.
 
-    def __init__(self, *args, anchors: Sequence[float] = (20, ), **kwargs) -> None:
-        super().__init__(*args, anchors=anchors, **kwargs)
-        if len(list_anchors(anchors)) != 1:
-            raise ValueError(f'{type(self).__name__} starts at one depth, not at anchors {anchors}')
+    Args:
+        anchors: the depth at which training starts, or as many as there are groups of heads, see ``fixed_anchors``.
+    """
+
+    def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = (20, ),
+                 **kwargs) -> None:
+        super().__init__(num_heads, head_dim, anchors, **kwargs)
+        fixed_anchors(anchors, num_heads, head_dim // 2)  # refuses numbers that do not divide the heads
+        self.num_heads = num_heads
 
     def _rotate(self, frame: Frame, support: Tensor, features: Tensor) -> Rotation:
-        return self._rotation(self.bands.spread(frame.origin + support * frame.along))
+        if support.shape[-1] == 1:
+            return self._rotation(self.bands.spread(frame.origin + support * frame.along))
+        depths = support.repeat_interleave(self.num_heads // support.shape[-1], dim=-1)[..., None]
+        return self._rotation(self.bands.spread(frame.origin) + depths * self.bands.spread(frame.along))
 
 
-class RayRoPE(LearnedDepth):
+class RayRoPE(PredictedRoPE):
     """RayRoPE (arXiv 2601.15275) in 3D: a token lies somewhere in one predicted interval of its ray.
 
     The mean rotation over the interval is exact, since a point of the ray is affine in its depth: that of the middle,
@@ -223,6 +266,11 @@ class RayRoPE(LearnedDepth):
     """
 
     predictor = PredictedInterval
+
+    def __init__(self, *args, anchors: Sequence[float] = (20, ), **kwargs) -> None:
+        super().__init__(*args, anchors=anchors, **kwargs)
+        if len(list_anchors(anchors)) != 1:
+            raise ValueError(f'RayRoPE starts at one depth, not at anchors {anchors}')
 
     def _rotate(self, frame: Frame, support: tuple[Tensor, Tensor], features: Tensor) -> Rotation:
         depth, half = support
@@ -238,7 +286,7 @@ class WorldRoPE(PredictedRoPE):
 
     Args:
         anchors: means at which training starts, as for ``URoPE``: as many hypotheses.
-        per_layer, bands, rotate_values, support: see ``PredictedRoPE``.
+        per_layer, bands, rotate_values, reference_focal, support: see ``PredictedRoPE``.
         temperature: what makes up for the keys that doubt shrinks: ``'none'``; ``'learned'``, a scale per head;
             ``'key_rms'``, one over the root mean square of a token's coefficients; ``'token'``, that times a scale per
             head predicted from the token's features. Layers share what is learned of it.
@@ -254,8 +302,9 @@ class WorldRoPE(PredictedRoPE):
                  per_layer: bool = True, bands: str | dict = 'axial', rotate_values: bool = True,
                  temperature: str = 'key_rms', max_temperature: float = 4.0,
                  query_deviation: Sequence[float] | None = None, depth_loss_weight: float = 0.0, num_layers: int = 6,
-                 **support) -> None:
-        super().__init__(num_heads, head_dim, anchors, per_layer, bands, rotate_values, num_layers, **support)
+                 reference_focal: float | None = REFERENCE_FOCAL, **support) -> None:
+        super().__init__(num_heads, head_dim, anchors, per_layer, bands, rotate_values, num_layers, reference_focal,
+                         **support)
         if temperature not in TEMPERATURES:
             raise ValueError(f'temperature: unknown {temperature!r}, use one of {TEMPERATURES}')
         if query_deviation is not None and (
@@ -294,7 +343,8 @@ class WorldRoPE(PredictedRoPE):
             seen = depths.isfinite() if padding is None else depths.isfinite() & ~padding
             tokens = seen.flatten().nonzero()[:, 0]  # once: the host waits for their number
             features, depths = features.to(depths.dtype).flatten(0, 1)[tokens], depths.flatten()[tokens]
-            return torch.stack([predictor.negative_log_likelihood(features, depths)
+            zoom = None if frame.zoom is None else frame.zoom.flatten(0, 1)[tokens]
+            return torch.stack([predictor.negative_log_likelihood(features, depths, zoom)
                                 for predictor in self.predictors]).mean(0)
 
     def _rotate(self, frame: Frame, support: tuple[Tensor, Tensor, Tensor], features: Tensor) -> Rotation:
