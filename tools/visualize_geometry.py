@@ -25,7 +25,7 @@ from mmengine.config import Config, DictAction
 from georope.engine import CheckWeightsHook, build_model, load_from_local, local_file, read_weights
 from georope.registry import DATASETS, MODELS
 from georope.visualization import save_image
-from georope.visualization.geometry import PREDICTED, draw_attention, draw_depths, draw_response, draw_support
+from georope.visualization.geometry import draw_attention, draw_depths, draw_response, draw_support
 from georope.visualization.probe import annotated_boxes, find_sample, probe
 
 ENCODINGS = Path(__file__).resolve().parents[1] / 'configs/_base_/encodings'
@@ -93,7 +93,7 @@ def draw(args: argparse.Namespace, model, dataset) -> None:
     head = model.pts_bbox_head
     encoding, bev_range, layers = head.encoding, float(head.pc_range[3]), len(head.transformer['decoder'].layers)
     state = f'{type(encoding).__name__} ' + (f'of {Path(args.checkpoint).name}' if args.checkpoint else 'as it starts')
-    by_layer = isinstance(encoding, PREDICTED) and args.checkpoint is not None
+    by_layer = encoding.predicts and args.checkpoint is not None
 
     def save(file: str, picture) -> None:
         save_image(str(args.out / file), picture)

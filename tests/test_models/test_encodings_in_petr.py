@@ -7,9 +7,11 @@ from mmengine.config import Config
 from mmengine.dataset import pseudo_collate
 from mmengine.registry import init_default_scope
 from model_factory import features, metas, sample, tiny_head
+from torch import nn
 
 from georope.datasets.converter import create_infos
 from georope.registry import DATASETS, MODELS
+from georope.rope import NoEncoding, Rotation
 from georope.toy import make_toy_nuscenes
 
 CONFIGS = Path(__file__).resolve().parents[2] / 'configs'
@@ -68,6 +70,49 @@ def test_depth_loss_is_of_all_samples_and_trains_the_predictors():
     assert losses['loss_depth'] > 0
     assert all(predictor.weight.grad.abs().sum() > 0 for predictor in head.encoding.predictors)
     assert (head.loss(features(1), batch[1:])['loss_depth'] == 0).all()
+
+
+class Own(NoEncoding):
+    """An encoding of one's own: a learned scale per camera, and a loss on it."""
+
+    def __init__(self, **shape):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(2))
+        self.seen = []
+
+    def prepare(self, rays, metas=None):
+        self.seen.append([meta['token'] for meta in metas])
+        return Rotation((self.scale[rays.cameras][:, None, :, None]).expand(-1, -1, -1, 4), torch.zeros(1).expand(
+            len(metas), 1, rays.cameras.shape[1], 4))
+
+    def losses(self, frame, features, points, padding=None):
+        return dict(loss_scale=self.scale[:0] if points.isnan().all() else 3 * self.scale)
+
+
+class OldOwn(NoEncoding):
+    """Written before ``prepare`` took metas."""
+
+    def __init__(self, **shape):
+        super().__init__()
+
+    def prepare(self, rays):
+        return None
+
+
+def test_the_head_gives_an_encoding_the_metas_and_adds_its_losses():
+    MODELS.register_module(module=Own, force=True)
+    head = tiny_head(encoding=dict(type='Own'), denoising=None).train()
+    losses = head.loss(features(2), [sample('a', 3), sample('b', 2, seed=1)])
+    assert head.encoding.seen == [['a', 'b']]
+    torch.testing.assert_close(losses['loss_scale'], 3 * head.encoding.scale.mean())
+    sum(losses.values()).backward()
+    assert (head.encoding.scale.grad != 1.5).all()  # that is the loss alone: the cameras' keys have a say
+    assert head.loss(features(1), [sample('c', 0)])['loss_scale'] == 0
+
+
+def test_an_encoding_written_before_metas_works_on():
+    MODELS.register_module(module=OldOwn, force=True)
+    tiny_head(encoding=dict(type='OldOwn'), denoising=None).loss(features(1), [sample('a', 3)])
 
 
 @pytest.fixture(scope='module')

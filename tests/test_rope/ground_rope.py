@@ -1,8 +1,6 @@
 """The example of projects/georope/rope/README.md."""
-import torch
-
 from georope.registry import MODELS
-from georope.rope import RoPE3D, Rotation
+from georope.rope import RoPE3D, Support
 
 
 @MODELS.register_module()
@@ -18,9 +16,12 @@ class GroundRoPE(RoPE3D):
         super().__init__(*args, **kwargs)
         self.ground, self.farthest = ground, farthest
 
-    def prepare(self, rays):
-        with torch.autocast(rays.origins.device.type, enabled=False):
-            depth = (self.ground - rays.origins[..., 2:]) / rays.directions[..., 2:]
-            depth = depth.where((depth > 0) & (depth < self.farthest), self.farthest)
-            phase = self.bands(rays.origins + depth * rays.directions)  # (B, L, 1 or heads, pairs)
-            return Rotation.from_phase(phase.transpose(1, 2), self.rotate_values)
+    def depths(self, rays):
+        depths = (self.ground - rays.origins[..., 2:]) / rays.directions[..., 2:]
+        return depths.where((depths > 0) & (depths < self.farthest), self.farthest)  # (B, L, 1)
+
+    def prepare(self, rays, metas=None):
+        return self.rotate_queries(rays.origins + self.depths(rays) * rays.directions)
+
+    def support(self, rays, features, layer=0):
+        return Support(self.depths(rays))

@@ -19,7 +19,7 @@ from georope.registry import DATASETS, MODELS
 from georope.rope import GTA, LearnedDepth, NoEncoding, RayRoPE, Rays, RotaryAttention, URoPE, WorldRoPE
 from georope.toy import make_toy_nuscenes
 from georope.visualization import draw_bev, draw_camera
-from georope.visualization.geometry import draw_attention, draw_response, response, support, token_strokes
+from georope.visualization.geometry import draw_attention, draw_response, draw_support, response, support, token_strokes
 from georope.visualization.probe import Probe, annotated_boxes, attention_weights, find_sample, probe
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,21 +51,22 @@ def test_a_token_is_found_by_camera_and_pixel(seen):
             seen.find_token('CAM_1', *pixel)
 
 
-def test_supports():
+def test_supports(seen):
     content = torch.randn(HEADS * DIMS)
-    fixed = support(URoPE(**SHAPE, anchors=[45, 5]), content)
+    at = seen.rays, seen.find_token('CAM_0', 4, 95), content
+    fixed = support(URoPE(**SHAPE, anchors=[45, 5]), *at)
     assert fixed.depths.tolist() == [5, 45] and fixed.weights.tolist() == [.5, .5] and not fixed.spreads.any()
     encoding = WorldRoPE(**SHAPE, anchors=ANCHORS, num_layers=2)
     with torch.no_grad():
         encoding.predictors[1].bias[:4] = np.log(1.5)
-    first, second = (support(encoding, content, layer) for layer in (0, 1))
+    first, second = (support(encoding, *at, layer) for layer in (0, 1))
     np.testing.assert_allclose(first.depths, ANCHORS, rtol=1e-5)
     np.testing.assert_allclose(second.depths, 1.5 * np.array(ANCHORS), rtol=1e-5)
     np.testing.assert_allclose(first.spreads, .35 * first.depths, rtol=1e-5)
     np.testing.assert_allclose(first.weights, .25)
-    interval, depth = support(RayRoPE(**SHAPE, anchors=[20]), content), support(LearnedDepth(**SHAPE), content)
+    interval, depth = support(RayRoPE(**SHAPE, anchors=[20]), *at), support(LearnedDepth(**SHAPE), *at)
     assert interval.uniform and interval.spreads == pytest.approx([7]) and depth.spreads.tolist() == [0]
-    assert support(GTA(**SHAPE), content) is support(NoEncoding(**SHAPE), content) is None
+    assert support(GTA(**SHAPE), *at) is support(NoEncoding(**SHAPE), *at) is None
 
 
 def lit(image, point) -> bool:
@@ -76,7 +77,7 @@ def lit(image, point) -> bool:
 def test_anchors_lie_where_they_project(seen):
     """In its own camera a token's anchors all lie at its pixel; in the other one, and from above, each at its own."""
     token = seen.find_token('CAM_0', 4, 95)
-    where = support(URoPE(**SHAPE, anchors=ANCHORS), torch.zeros(HEADS * DIMS))
+    where = support(URoPE(**SHAPE, anchors=ANCHORS), seen.rays, token, torch.zeros(HEADS * DIMS))
     dots = [stroke for stroke in token_strokes(seen.rays, token, where, COLOUR, 'A', 50) if len(stroke.points) == 1]
     assert [dot.label for dot in dots] == ['5.0 m', '12.0 m', '25.0 m', '45.0 m']
     above = draw_bev(600, bev_range=60, strokes=dots)
@@ -89,9 +90,27 @@ def test_anchors_lie_where_they_project(seen):
         assert lit(above, point[:2] * (5, -5) + 300)
 
 
+def test_an_encoding_of_ones_own_is_drawn_at_its_true_position(seen, monkeypatch):
+    """The example's tokens end at the ground, here 7 m ahead: pictures show that depth, not the anchors behind it."""
+    monkeypatch.syspath_prepend(ROOT / 'examples/my_project')
+    from my_project import GroundURoPE
+    token = seen.find_token('CAM_0', 100, 150)
+    encoding = GroundURoPE(**SHAPE, anchors=ANCHORS, ground=seen.rays.points([7.])[0, token, 0, 2].item())
+    dots = [stroke for stroke in token_strokes(seen.rays, token, support(
+        encoding, seen.rays, token, torch.zeros(HEADS * DIMS)), COLOUR, 'A', 50) if len(stroke.points) == 1]
+    assert [dot.label for dot in dots] == ['5.0 m', '7.0 m']
+    scattered, scatter = [], Axes.scatter
+    monkeypatch.setattr(Axes, 'scatter', lambda self, x, y, **kwargs: scattered.append((x, y)) or scatter(
+        self, x, y, **kwargs))
+    draw_response(seen, {'ground': encoding}, token, size=9)
+    np.testing.assert_allclose(np.transpose(scattered[0]), seen.rays.points([5., 7.])[0, token, :, :2], rtol=1e-5)
+    picture = draw_support(seen, encoding, {'A': token})
+    assert (picture != draw_support(seen, URoPE(**SHAPE, anchors=ANCHORS), {'A': token})).any()
+
+
 def test_ellipse_is_one_standard_deviation(seen):
     token = seen.find_token('CAM_0', 4, 95)
-    where = support(WorldRoPE(**SHAPE, anchors=[20]), torch.zeros(HEADS * DIMS))
+    where = support(WorldRoPE(**SHAPE, anchors=[20]), seen.rays, token, torch.zeros(HEADS * DIMS))
     origin, direction = seen.rays.origins[0, token].numpy(), seen.rays.directions[0, token].numpy()
     ring, = (s.points for s in token_strokes(seen.rays, token, where, COLOUR, 'A', 50) if len(s.points) > 5)
     ahead = np.array([0, 1, 0])  # the camera's optical axis: depths

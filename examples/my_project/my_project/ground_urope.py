@@ -2,7 +2,7 @@
 import torch
 from mmdet3d.registry import MODELS
 
-from georope.rope import Rays, Rotation, URoPE
+from georope.rope import Rays, URoPE
 
 
 @MODELS.register_module()
@@ -17,8 +17,6 @@ class GroundURoPE(URoPE):
         super().__init__(*args, **kwargs)
         self.ground = ground
 
-    def prepare(self, rays: Rays) -> Rotation:
-        with torch.autocast(rays.origins.device.type, enabled=False):
-            depth = (self.ground - rays.origins[..., 2]) / rays.directions[..., 2]
-            depth = depth.where(depth > 0, torch.inf)[..., None, None]  # (B, L, heads, pairs), as the phases
-            return self._rotation(self.bands(rays.origins) + self.depths.minimum(depth) * self.bands(rays.directions))
+    def token_depths(self, rays: Rays) -> torch.Tensor:
+        depth = (self.ground - rays.origins[..., 2]) / rays.directions[..., 2]
+        return self.depths.minimum(depth.where(depth > 0, torch.inf)[..., None, None])  # (B, L, heads, 1)

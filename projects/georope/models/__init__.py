@@ -20,7 +20,7 @@ from .vovnet import VoVNet
 
 # rope knows no registry: it is plain torch.
 for _part in map(vars(rope).get, rope.__all__):
-    if issubclass(_part, rope.NoEncoding):
+    if issubclass(_part, rope.PositionEncoding) and _part is not rope.PositionEncoding:
         MODELS.register_module(module=_part)
 
 __all__ = ['BBox3DL1Cost', 'BBoxL1Cost', 'CPFPN', 'FocalHead', 'FocalLoss', 'FramePreprocessor', 'GIoUCost',

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from georope.registry import MODELS, TASK_UTILS
-from georope.rope import Rays, RoPE3D, Rotation
+from georope.rope import Rays, Rotation
 from georope.rope.transfer import to_device
 
 from . import box_code
@@ -160,7 +160,7 @@ class PETRHead(BaseModule):
             MODELS.build(cfg or dict(type='georope.NoEncoding'), default_args=dict(
                 num_heads=num_heads, head_dim=embed_dims // num_heads, num_layers=num_layers))
             for cfg in (encoding, self_encoding))
-        if isinstance(self.encoding, RoPE3D) and not self.encoding.codes_tokens:
+        if self.encoding.codes_points and not self.encoding.codes_tokens:
             raise ValueError(f'encoding: {type(self.encoding).__name__} codes points alone; use it as self_encoding')
         if self.self_encoding.codes_tokens:
             raise ValueError(f'self_encoding: {type(self.self_encoding).__name__} codes image tokens; use '
@@ -215,7 +215,7 @@ class PETRHead(BaseModule):
             dict of ``logits`` (layers, B, num_predictions, num_classes), ``codes`` (layers, B, num_predictions, 10),
             see ``box_code``, ``embeddings`` (layers, B, num_predictions, C), the decoder's outputs they come from;
             with ``denoising`` also ``dn_logits`` (layers, M, num_classes) and ``dn_codes`` (layers, M, 10) of its M
-            noisy objects. float32. With a depth loss, also ``image``, the ``ImageTokens``.
+            noisy objects. float32. With an encoding that has losses, also ``image``, the ``ImageTokens``.
         """
         image = self._embed_image(features, metas, tokens)
         queries = self._make_queries(metas, features.device, denoising)
@@ -230,7 +230,7 @@ class PETRHead(BaseModule):
             codes = torch.cat((centre, others), dim=-1)
         own = slice(-self.num_predictions, None)
         results = dict(logits=logits[:, :, own], codes=codes[:, :, own], embeddings=outputs[:, :, own])
-        if self.encoding.depth_loss_weight:
+        if self.encoding.has_losses:
             results['image'] = image
         if denoising is not None:
             results['dn_logits'] = logits[:, denoising.sample, denoising.slot]
@@ -249,7 +249,7 @@ class PETRHead(BaseModule):
             ``loss_cls`` and ``loss_bbox`` of the last decoder layer, ``d0.loss_cls`` ... of the others; likewise
             ``dn_loss_cls`` ... when denoising is on (0 in a batch without objects). Each is this rank's sum divided by
             the mean number of objects of a rank, so that gradients averaged over ranks are those of one process with
-            the whole batch.
+            the whole batch. Also those of the encoding, see ``PositionEncoding.losses``.
 
         Raises:
             FloatingPointError: if predictions or losses are not finite; names the samples.
@@ -292,8 +292,8 @@ class PETRHead(BaseModule):
                     results['dn_logits'][i], denoising.labels, avg_factor=kept)
                 losses[f'{prefix}dn_loss_bbox'] = weight * self._box_loss(
                     results['dn_codes'][i], denoising.codes, num_noisy)
-        if self.encoding.depth_loss_weight:
-            losses['loss_depth'] = self._depth_loss(results['image'], targets)
+        if self.encoding.has_losses:
+            losses.update(self._encoding_losses(results['image'], targets))
         return losses
 
     def predict(self, features: Tensor, data_samples: Sequence, tokens: Tensor | None = None) -> list[InstanceData]:
@@ -331,7 +331,7 @@ class PETRHead(BaseModule):
         absolute = self.encoding.embed_keys(rays)
         if absolute is not None:
             position = absolute if position is None else position + absolute
-        return ImageTokens(content, position, padding, self.encoding.prepare(rays))
+        return ImageTokens(content, position, padding, self.encoding.prepare(rays, metas))
 
     def _embed_tokens(self, tokens: Tensor, rays: Rays, padding: Tensor | None, metas: Sequence[dict],
                       grid: tuple[int, int, int], chosen: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -387,12 +387,14 @@ class PETRHead(BaseModule):
         lower, upper = self.pc_range.chunk(2)
         return reference * (upper - lower) + lower
 
-    def _depth_loss(self, image: ImageTokens, targets: Sequence[Targets]) -> Tensor:
-        """How unlikely the encoding finds the depths of tokens that see an object's centre, averaged as in ``loss``."""
+    def _encoding_losses(self, image: ImageTokens, targets: Sequence[Targets]) -> dict[str, Tensor]:
+        """The encoding's, each the mean over its terms of all ranks, as in ``loss``."""
         points = pad_sequence([target.boxes[:, :3] for target in targets], batch_first=True, padding_value=torch.nan)
-        unlikely = self.encoding.depth_loss(image.frame, image.content, points, image.padding)
-        seen = reduce_mean(to_device(torch.tensor(float(len(unlikely))), unlikely.device))
-        return self.encoding.depth_loss_weight * unlikely.sum() / seen.clamp(min=1 / get_world_size())
+        losses = self.encoding.losses(image.frame, image.content, points, image.padding)
+        for name, terms in losses.items():
+            number = reduce_mean(to_device(torch.tensor(float(terms.numel())), terms.device))
+            losses[name] = terms.sum() / number.clamp(min=1 / get_world_size())
+        return losses
 
     def _box_loss(self, codes: Tensor, true_codes: Tensor, avg_factor: Tensor) -> Tensor:
         """L1 loss of codes (n, 10) with code weights; an unknown velocity has weight 0."""

@@ -1,5 +1,6 @@
 """The method: rotary position codes between image tokens and 3D queries. Imports torch only."""
 from .attention import RotaryAttention
+from .base import PositionEncoding, Support
 from .encodings import (
     GTA,
     BEVTimeRoPE,
@@ -15,5 +16,5 @@ from .encodings import (
 from .rays import Rays
 from .rotation import Rotation, Transform
 
-__all__ = ['BEVTimeRoPE', 'GTA', 'LearnedDepth', 'NoEncoding', 'PRoPE', 'Pluecker', 'RayRoPE', 'Rays', 'RoPE3D',
-           'RotaryAttention', 'Rotation', 'Transform', 'URoPE', 'WorldRoPE']
+__all__ = ['BEVTimeRoPE', 'GTA', 'LearnedDepth', 'NoEncoding', 'PRoPE', 'Pluecker', 'PositionEncoding', 'RayRoPE',
+           'Rays', 'RoPE3D', 'RotaryAttention', 'Rotation', 'Support', 'Transform', 'URoPE', 'WorldRoPE']

@@ -1,68 +1,37 @@
-"""The encodings by name: a support, bands and flags each. All share one interface:
-
-    frame = encoding.prepare(rays)                                # once per frame: what cameras and pixels decide
-    position = encoding.embed_keys(rays)                          # additive position of the image tokens
-    keys = encoding.rotate_keys(frame, features, layer)           # once per decoder layer: Rotation of the image tokens
-    queries = encoding.rotate_queries(points)                     # Rotation of 3D points in metres
-
-Each may be None. Everything here is computed with autocast off, in float32 at least.
-"""
+"""The encodings by name: a support, bands and flags each. ``base.PositionEncoding`` is the interface they share."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isclose
-from typing import Any
+from math import inf
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .bands import XY_WAVELENGTHS, Bands, frequencies
+from .base import PositionEncoding, Support
 from .rays import Rays
 from .rotation import Rotation, Transform, expected_rotation
-from .supports import PredictedDepth, PredictedInterval, PredictedMixture, fixed_anchors, list_anchors
+from .supports import (
+    PredictedDepth,
+    PredictedInterval,
+    PredictedMixture,
+    check_depth_units,
+    fixed_anchors,
+    list_anchors,
+)
 
 ANCHORS = (5, 12, 25, 45)
 REFERENCE_FOCAL = 560.0
 TEMPERATURES = ('none', 'learned', 'key_rms', 'token')
 
 
-class NoEncoding(nn.Module):
-    """No position code at all (plain PETR): everything is None. Base of the others, whose keys rotate as ``prepare``
-    says unless they look at features (B, L, C) or the layer.
-
-    Args:
-        num_heads: attention heads.
-        head_dim: channels of a head, two per rotary pair.
-        num_layers: decoder layers, for encodings with parameters of each.
-    """
-
-    depth_loss_weight = 0.0
-
-    def __init__(self, num_heads: int = 8, head_dim: int = 32, num_layers: int = 6) -> None:
-        super().__init__()
-
-    def prepare(self, rays: Rays) -> Any:
-        return None
-
-    def embed_keys(self, rays: Rays) -> Tensor | None:
-        return None
-
-    def rotate_keys(self, frame: Any, features: Tensor, layer: int = 0) -> Rotation | Transform | None:
-        return frame
-
-    def rotate_queries(self, points: Tensor, times: Tensor | None = None) -> Rotation | None:
-        return None
-
-    @property
-    def codes_tokens(self) -> bool:
-        """Whether image tokens have a code: for cross-attention, where codes of points alone are for self-attention."""
-        return any(getattr(type(self), name) is not getattr(NoEncoding, name)
-                   for name in ('prepare', 'embed_keys', 'rotate_keys'))
+class NoEncoding(PositionEncoding):
+    """No position encoding at all (plain PETR). Arguments as for ``PositionEncoding``."""
 
 
-class Pluecker(NoEncoding):
+class Pluecker(PositionEncoding):
     """An absolute embedding of each token's ray, added to its key: unit direction and moment through a small MLP."""
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, num_layers: int = 6) -> None:
@@ -77,7 +46,7 @@ class Pluecker(NoEncoding):
             return self.mlp(torch.cat((directions, rays.origins.cross(directions, dim=-1)), dim=-1))
 
 
-class RoPE3D(NoEncoding):
+class RoPE3D(PositionEncoding):
     """Exact 3D RoPE among points, for self-attention; base of the encodings that bring image tokens into it.
 
     Args:
@@ -137,13 +106,22 @@ class URoPE(RoPE3D):
         self.absolute = (Pluecker if pluecker else NoEncoding)(num_heads, head_dim)
         self.register_buffer('depths', fixed_anchors(anchors, num_heads, head_dim // 2, channel_wise), persistent=False)
 
-    def prepare(self, rays: Rays) -> Rotation:
+    def token_depths(self, rays: Rays) -> Tensor:
+        """Depths of tokens in metres, broadcastable to (B, L, heads, pairs). To place tokens elsewhere, override it."""
+        return self.depths
+
+    def prepare(self, rays: Rays, metas: Sequence[dict] | None = None) -> Rotation:
         """The rotation of all tokens: it depends on cameras and pixels only."""
         with torch.autocast(rays.origins.device.type, enabled=False):
-            return self._rotation(self.bands(rays.origins) + self.depths * self.bands(rays.directions))
+            return self._rotation(self.bands(rays.origins) + self.token_depths(rays) * self.bands(rays.directions))
 
     def embed_keys(self, rays: Rays) -> Tensor | None:
         return self.absolute.embed_keys(rays)
+
+    def support(self, rays: Rays, features: Tensor, layer: int = 0) -> Support:
+        """The depth of each head or pair; they have equal shares of the channels."""
+        depths = self.token_depths(rays)
+        return Support(depths.expand(*rays.origins.shape[:2], *depths.shape[-2:]).flatten(2))
 
 
 @dataclass
@@ -167,7 +145,7 @@ class Frame:
 
 class PredictedRoPE(RoPE3D):
     """Base of the encodings that predict depths from the features of image tokens: they say what a support's rotation
-    is, ``_rotate(frame, support, features)``.
+    is, ``_rotate(frame, support, features)``, and what to tell of it, ``_describe(support)``.
 
     Args:
         anchors: depths at which training starts, as for ``URoPE``.
@@ -181,6 +159,7 @@ class PredictedRoPE(RoPE3D):
             ``PredictedDepth`` and ``PredictedInterval``.
     """
 
+    predicts = True
     predictor = PredictedDepth
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = ANCHORS,
@@ -189,17 +168,18 @@ class PredictedRoPE(RoPE3D):
         super().__init__(num_heads, head_dim, bands, rotate_values)
         if reference_focal is not None and not 0 < reference_focal < inf:
             raise ValueError(f'reference_focal must be a length in pixels or None, not {reference_focal}')
+        self.focal_unit = None if reference_focal is None else float(reference_focal)
         # In checkpoints, since predictors of one unit must not run with another.
-        self.register_buffer('reference_focal', None if reference_focal is None else torch.full((1, ), reference_focal))
+        self.register_buffer('reference_focal', None if self.focal_unit is None else torch.tensor([self.focal_unit]))
         self.per_layer = per_layer
         self.predictors = nn.ModuleList(self.predictor(num_heads * head_dim, anchors, **support)
                                         for _ in range(num_layers if per_layer else 1))
 
-    def prepare(self, rays: Rays) -> Frame:
+    def prepare(self, rays: Rays, metas: Sequence[dict] | None = None) -> Frame:
         with torch.autocast(rays.origins.device.type, enabled=False):
             patch = rays.patch_variance * self.bands.distinct(rays.footprints).square().sum(2)
-            zoom = None if self.reference_focal is None else rays.focal_lengths[..., None] / self.reference_focal
-            return Frame(rays, self.bands.distinct(rays.origins), self.bands.distinct(rays.directions), patch, zoom)
+            return Frame(rays, self.bands.distinct(rays.origins), self.bands.distinct(rays.directions), patch,
+                         self._zoom(rays))
 
     def rotate_keys(self, frame: Frame, features: Tensor, layer: int = 0) -> Rotation:
         """The rotation of tokens with ``features`` (B, L, num_heads * head_dim) in a decoder layer."""
@@ -207,39 +187,35 @@ class PredictedRoPE(RoPE3D):
             return frame.shared
         with torch.autocast(features.device.type, enabled=False):
             features = features.to(frame.along.dtype)
-            support = self.predictors[layer if self.per_layer else 0](features, frame.zoom)
-            rotation = self._rotate(frame, support, features)
+            rotation = self._rotate(frame, self._predict(features, layer, frame.zoom), features)
         if not self.per_layer:
             frame.shared = rotation
         return rotation
 
-    def check_units(self, tensors: Mapping[str, Tensor], prefix: str = '') -> None:
-        """Refuse the state dict of predictors whose depths count in other units.
+    def support(self, rays: Rays, features: Tensor, layer: int = 0) -> Support:
+        with torch.autocast(features.device.type, enabled=False):
+            features = features.to(rays.directions.dtype)
+            return self._describe(self._predict(features, layer, self._zoom(rays)))
 
-        Raises:
-            RuntimeError: says which, and what to do. Predictors that are not there are not refused.
-        """
-        if f'{prefix}predictors.0.weight' not in tensors:
-            return
-        saved, own = (None if focal is None else focal.item() for focal in (
-            tensors.get(f'{prefix}reference_focal'), self.reference_focal))
-        if (saved is None) != (own is None) or saved is not None and not isclose(saved, own, rel_tol=0.005):
-            told = ['in metres whatever the lens' if focal is None else
-                    f'that are metres at {focal:g} px of focal length' for focal in (saved, own)]
-            before = ' (as all before reference_focal came)' if saved is None else ''
-            setting = None if saved is None else round(saved, 3)
-            raise RuntimeError(
-                f'{prefix}predictors: the checkpoint has learnt depths {told[0]}{before}, the config wants depths '
-                f'{told[1]}. To use the checkpoint set reference_focal={setting} of its encoding; for the other depths '
-                'train again')
+    def _predict(self, features: Tensor, layer: int, zoom: Tensor | None) -> Tensor | tuple[Tensor, ...]:
+        return self.predictors[layer if self.per_layer else 0](features, zoom)
+
+    def _zoom(self, rays: Rays) -> Tensor | None:
+        return None if self.focal_unit is None else rays.focal_lengths[..., None] / self.focal_unit
+
+    def check_checkpoint(self, tensors: Mapping[str, Tensor], prefix: str = '') -> None:
+        """Refuse a state dict whose predictors know depths in other units, see ``check_depth_units``; one without
+        predictors is not refused."""
+        if f'{prefix}predictors.0.weight' in tensors:
+            check_depth_units(tensors.get(f'{prefix}reference_focal'), self.focal_unit, f'{prefix}predictors')
 
     def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
-        self.check_units(state_dict, prefix)
+        self.check_checkpoint(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class LearnedDepth(PredictedRoPE):
-    """URoPE's ablation: every token at one predicted depth, without doubt, or at one for each group of heads.
+    """URoPE's ablation: every token at one predicted depth, taken as certain, or at one for each group of heads.
 
     Args:
         anchors: the depth at which training starts, or as many as there are groups of heads, see ``fixed_anchors``.
@@ -256,6 +232,9 @@ class LearnedDepth(PredictedRoPE):
             return self._rotation(self.bands.spread(frame.origin + support * frame.along))
         depths = support.repeat_interleave(self.num_heads // support.shape[-1], dim=-1)[..., None]
         return self._rotation(self.bands.spread(frame.origin) + depths * self.bands.spread(frame.along))
+
+    def _describe(self, support: Tensor) -> Support:
+        return Support(support)
 
 
 class RayRoPE(PredictedRoPE):
@@ -279,6 +258,10 @@ class RayRoPE(PredictedRoPE):
         cos, sin = (self.bands.spread(mean * x).transpose(1, 2) for x in (phase.cos(), phase.sin()))
         return Rotation(cos, sin, rotate_values=self.rotate_values)
 
+    def _describe(self, support: tuple[Tensor, Tensor]) -> Support:
+        depths, half = support
+        return Support(depths, spreads=half, uniform=True)
+
 
 class WorldRoPE(PredictedRoPE):
     """WorldRoPE (arXiv 2610.16337) between image tokens and 3D points: the expected rotation over a predicted mixture
@@ -287,13 +270,13 @@ class WorldRoPE(PredictedRoPE):
     Args:
         anchors: means at which training starts, as for ``URoPE``: as many hypotheses.
         per_layer, bands, rotate_values, reference_focal, support: see ``PredictedRoPE``.
-        temperature: what makes up for the keys that doubt shrinks: ``'none'``; ``'learned'``, a scale per head;
+        temperature: what makes up for the keys that uncertainty shrinks: ``'none'``; ``'learned'``, a scale per head;
             ``'key_rms'``, one over the root mean square of a token's coefficients; ``'token'``, that times a scale per
             head predicted from the token's features. Layers share what is learned of it.
         max_temperature: the most that ``key_rms`` may be.
         query_deviation: standard deviation (x, y, z) in metres of a Gaussian around each query, about a box; its mean
             rotation damps the short waves of queries and outputs. None for exact points.
-        depth_loss_weight: weight of ``depth_loss`` in the model's loss.
+        depth_loss_weight: weight of ``depth_loss`` in ``losses``; 0 for none.
     """
 
     predictor = PredictedMixture
@@ -347,6 +330,21 @@ class WorldRoPE(PredictedRoPE):
             return torch.stack([predictor.negative_log_likelihood(features, depths, zoom)
                                 for predictor in self.predictors]).mean(0)
 
+    def losses(self, frame: Frame, features: Tensor, points: Tensor,
+               padding: Tensor | None = None) -> dict[str, Tensor]:
+        """``loss_depth``, see ``depth_loss``, if it has a weight."""
+        if not self.has_losses:
+            return {}
+        return dict(loss_depth=self.depth_loss_weight * self.depth_loss(frame, features, points, padding))
+
+    @property
+    def has_losses(self) -> bool:
+        return self.depth_loss_weight != 0
+
+    def _describe(self, support: tuple[Tensor, Tensor, Tensor]) -> Support:
+        weights, depths, deviations = support
+        return Support(depths, weights, deviations, patch=True)
+
     def _rotate(self, frame: Frame, support: tuple[Tensor, Tensor, Tensor], features: Tensor) -> Rotation:
         mean = expected_rotation(*support, frame.origin, frame.along, frame.patch).flatten(-2)
         rotation = Rotation.from_coefficients(self.bands.spread(mean, 2).unflatten(-1, (-1, 2)), self.rotate_values)
@@ -367,7 +365,7 @@ class WorldRoPE(PredictedRoPE):
         return key_rms
 
 
-class GTA(NoEncoding):
+class GTA(PositionEncoding):
     """GTA (arXiv 2310.10375) for 3D queries: half of a key's channels go through its camera's pose, the other half turn
     by its place in the image. The queries stand in the LiDAR frame: their transform is the identity.
 
@@ -388,21 +386,23 @@ class GTA(NoEncoding):
         self.metres = metres
         self.register_buffer('frequencies', frequencies(head_dim // 8, *wavelengths).float(), persistent=False)
 
-    def prepare(self, rays: Rays) -> Transform:
+    def prepare(self, rays: Rays, metas: Sequence[dict] | None = None) -> Transform:
         with torch.autocast(rays.origins.device.type, enabled=False):
             width, height = rays.image_size
             share = torch.stack((rays.pixels[..., 0] / width, rays.pixels[..., 1] / height), dim=-1)
             phase = (share[..., None] * self.frequencies).flatten(-2)[:, None]  # (B, 1, L, pairs)
-            columns = (*self._camera(rays), rays.origins / self.metres)
-            matrix = F.pad(torch.stack(columns, dim=-1), (0, 0, 0, 1))
-            matrix[..., 3, 3] = 1
-            return Transform(matrix, Rotation.from_phase(phase))
+            columns = (*self._axes(rays), rays.img2lidar[..., 3] / self.metres)
+            matrices = F.pad(torch.stack(columns, dim=-1), (0, 0, 0, 1))
+            matrices[..., 3, 3] = 1
+            batch = torch.arange(len(matrices), device=matrices.device)[:, None]
+            return Transform(matrices[batch, rays.cameras], Rotation.from_phase(phase))
 
-    def _camera(self, rays: Rays) -> tuple[Tensor, Tensor, Tensor]:
-        """Columns of the rotation from camera to LiDAR: right, down, ahead. A flip of the image does not flip it."""
-        along_u, along_v = rays.footprints.unbind(-2)
+    def _axes(self, rays: Rays) -> tuple[Tensor, Tensor, Tensor]:
+        """Columns (B, N, 3) of the rotation from camera to LiDAR: right, down, ahead; those of the inverse projection,
+        made orthonormal. A flip of the image does not flip the camera."""
+        along_u, along_v, principal, _ = rays.img2lidar.unbind(-1)
         ahead = F.normalize(along_u.cross(along_v, -1), dim=-1)
-        ahead = ahead * (ahead * rays.directions).sum(-1, keepdim=True).sign()
+        ahead = ahead * (ahead * principal).sum(-1, keepdim=True).sign()
         right = F.normalize(along_u, dim=-1)
         right = right * (ahead.cross(right, -1) * along_v).sum(-1, keepdim=True).sign()
         return right, ahead.cross(right, -1), ahead
@@ -412,10 +412,8 @@ class PRoPE(GTA):
     """PRoPE (arXiv 2507.10496) for 3D queries: as ``GTA``, with the whole projection in place of the pose. Intrinsics
     are in widths and heights of the image, from its centre."""
 
-    def _camera(self, rays: Rays) -> tuple[Tensor, Tensor, Tensor]:
-        """Columns of the inverse projection."""
+    def _axes(self, rays: Rays) -> tuple[Tensor, Tensor, Tensor]:
+        """Columns (B, N, 3) of the inverse projection."""
         width, height = rays.image_size
-        along_u, along_v = rays.footprints.unbind(-2)
-        u, v = rays.pixels.split(1, dim=-1)
-        ahead = rays.directions + (width / 2 - u) * along_u + (height / 2 - v) * along_v
-        return width * along_u, height * along_v, ahead
+        along_u, along_v, principal, _ = rays.img2lidar.unbind(-1)
+        return width * along_u, height * along_v, principal + width / 2 * along_u + height / 2 * along_v

@@ -23,6 +23,9 @@ class Rays:
         pixels: (B, L, 2) where the tokens are in the image, (u, v) in pixels.
         patch_variance: variance of a pixel coordinate inside a token's patch, ``stride ** 2 / 12`` square pixels.
         image_size: (width, height) of the feature map in pixels.
+        cameras: (B, L), int64, index of each token's camera among N. This and the next one are None in rays made by
+            hand.
+        img2lidar: (B, N, 3, 4), the cameras' inverse projections: ``u d, v d, d, 1`` -> point in metres.
     """
 
     origins: Tensor
@@ -31,6 +34,8 @@ class Rays:
     pixels: Tensor
     patch_variance: float
     image_size: tuple[float, float]
+    cameras: Tensor | None = None
+    img2lidar: Tensor | None = None
 
     @classmethod
     def from_lidar2img(cls, lidar2img: Tensor, feature_size: tuple[int, int], stride: float = 16,
@@ -66,18 +71,20 @@ class Rays:
                                  f'{bad.nonzero().tolist()}')
             u = (torch.arange(columns, device=lidar2img.device, dtype=torch.float64) + 0.5) * stride
             v = (torch.arange(rows, device=lidar2img.device, dtype=torch.float64) + 0.5) * stride
-            m1, m2, m3, m4 = img2lidar[..., :3, :].unbind(-1)  # columns, each (B, N, 3)
+            img2lidar = img2lidar[..., :3, :]
+            m1, m2, m3, _ = img2lidar.unbind(-1)  # columns, each (B, N, 3)
             directions = (m1[:, :, None, None] * u[:, None] + m2[:, :, None, None] * v[:, None, None]
                           + m3[:, :, None, None])  # (B, N, H, W, 3)
-            directions, columns_of_cameras, pixels = (to_device(x.to(dtype), device) for x in (
-                directions, torch.stack((m1, m2, m4)), torch.cat((u, v))))
-            (m1, m2, m4), (u, v) = columns_of_cameras, pixels.split((columns, rows))
-            tokens = rows * columns
-            origins = m4.repeat_interleave(tokens, dim=1)
-            footprints = torch.stack((m1, m2), dim=2).repeat_interleave(tokens, dim=1)
-            pixels = torch.stack((u.repeat(rows), v.repeat_interleave(columns)), dim=-1).repeat(*lidar2img.shape[:2], 1)
+            directions, img2lidar, pixels = (to_device(x.to(dtype), device) for x in (
+                directions, img2lidar, torch.cat((u, v))))
+            u, v = pixels.split((columns, rows))
+            batch, num_cameras, tokens = *lidar2img.shape[:2], rows * columns
+            origins = img2lidar[..., 3].repeat_interleave(tokens, dim=1)
+            footprints = img2lidar[..., :2].mT.repeat_interleave(tokens, dim=1)
+            pixels = torch.stack((u.repeat(rows), v.repeat_interleave(columns)), dim=-1).repeat(batch, num_cameras, 1)
+            cameras = torch.arange(num_cameras, device=device).repeat_interleave(tokens).expand(batch, -1)
             return cls(origins, directions.flatten(1, 3), footprints, pixels, stride ** 2 / 12,
-                       (columns * stride, rows * stride))
+                       (columns * stride, rows * stride), cameras, img2lidar)
 
     def points(self, depths: Sequence[float] | Tensor) -> Tensor:
         """Points on every ray: (B, L, len(depths), 3), metres, LiDAR frame."""
@@ -114,12 +121,12 @@ class Rays:
     def select(self, tokens: Tensor) -> Rays:
         """The rays of some tokens, indices (B, K)."""
         batch = torch.arange(len(tokens), device=tokens.device)[:, None]
-        return self._map(lambda x: x[batch, tokens])
+        return self._map(lambda x: x[batch, tokens], 'origins', 'directions', 'footprints', 'pixels', 'cameras')
 
     def to(self, dtype: torch.dtype) -> Rays:
         """The same rays in another floating point type."""
-        return self._map(lambda x: x.to(dtype))
+        return self._map(lambda x: x.to(dtype), 'origins', 'directions', 'footprints', 'pixels', 'img2lidar')
 
-    def _map(self, function: Callable[[Tensor], Tensor]) -> Rays:
-        return replace(self, origins=function(self.origins), directions=function(self.directions),
-                       footprints=function(self.footprints), pixels=function(self.pixels))
+    def _map(self, function: Callable[[Tensor], Tensor], *names: str) -> Rays:
+        values = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: function(value) for name, value in values.items() if value is not None})

@@ -61,6 +61,24 @@ def fixed_anchors(anchors: Sequence[float] | dict, num_heads: int, num_pairs: in
     return torch.tensor(depths).repeat_interleave(num_heads // len(depths))[:, None]
 
 
+def check_depth_units(saved: Tensor | None, own: float | None, name: str) -> None:
+    """Compare the focal lengths (pixels) at which the depths of a checkpoint's and of a model's predictors are metres;
+    None for metres whatever the lens, as all were before there was a choice.
+
+    Raises:
+        RuntimeError: they differ; says what to do.
+    """
+    saved = None if saved is None else saved.item()
+    if saved == own or None not in (saved, own) and math.isclose(saved, own, rel_tol=0.005):  # half precision rounds
+        return
+    trained, wanted = ('in metres whatever the lens' if focal is None else
+                       f'that are metres at {focal:g} px of focal length' for focal in (saved, own))
+    before, setting = (' (as all before reference_focal came)', None) if saved is None else ('', round(saved, 3))
+    raise RuntimeError(f'{name}: the checkpoint has learnt depths {trained}{before}, the config wants depths {wanted}. '
+                       f'To use the checkpoint set reference_focal={setting} of the encoding; for the other depths '
+                       'train again')
+
+
 class PredictedDepth(nn.Linear):
     """One or more sure depths per token, predicted from its features (URoPE's ablation; 3DPPE).
 

@@ -10,10 +10,10 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from mmengine.structures import InstanceData
-from torch import Tensor, nn
+from torch import Tensor
 
 from georope.models import box_code
-from georope.rope import LearnedDepth, RayRoPE, Rays, URoPE, WorldRoPE
+from georope.rope import PositionEncoding, Rays
 from georope.visualization.boxes import Boxes
 from georope.visualization.draw import TEXT, draw_frame
 from georope.visualization.probe import Probe
@@ -22,19 +22,12 @@ from georope.visualization.strokes import Stroke
 # BGR, told apart on dark images; tokens beyond take them again.
 TOKEN_COLOURS = ((80, 220, 255), (255, 170, 90), (200, 130, 255), (140, 230, 120), (110, 140, 255), (230, 220, 110))
 CIRCLE = np.linspace(0, 2 * np.pi, 33)
-PREDICTED = (LearnedDepth, WorldRoPE)  # encodings whose supports depend on content and layer
 FLAT = 1e-5  # a response that varies less knows nothing of places
 
 
 @dataclasses.dataclass
-class Support:
-    """Where along its ray a token may be: M hypotheses.
-
-    Attributes:
-        weights: (M,), sum 1. depths: (M,), metres. spreads: (M,), metres.
-        uniform: spreads are half lengths of uniform intervals, else standard deviations; 0 for a sure depth.
-        patch: the token's patch counts too.
-    """
+class TokenSupport:
+    """Where along its ray an encoding assumes one token to be: M different hypotheses, see ``georope.rope.Support``."""
 
     weights: np.ndarray
     depths: np.ndarray
@@ -44,30 +37,25 @@ class Support:
 
 
 @torch.no_grad()
-def support(encoding: nn.Module, content: Tensor, layer: int = 0) -> Support | None:
+def support(encoding: PositionEncoding, rays: Rays, token: int, content: Tensor, layer: int = 0) -> TokenSupport | None:
     """The support of a token in a decoder layer, None for encodings without depths.
 
     Args:
-        encoding: any of ``georope.rope``.
+        encoding: any of ``georope.rope``, or one's own.
+        rays: of all tokens of one sample.
+        token: index of the token.
         content: (C,) what the token holds in that layer.
     """
-    if isinstance(encoding, URoPE):
-        depths, counts = encoding.depths.unique(return_counts=True)
-        values = counts / counts.sum(), depths, torch.zeros_like(depths)
-    elif isinstance(encoding, PREDICTED):
-        found = encoding.predictors[layer if encoding.per_layer else 0](content[None])
-        if isinstance(encoding, WorldRoPE):
-            values = found
-        else:
-            depths, spreads = found if isinstance(encoding, RayRoPE) else (found, torch.zeros_like(found))
-            values = torch.ones_like(depths), depths, spreads
-    else:
+    found = encoding.support(rays.select(torch.tensor([[token]], device=content.device)), content[None, None], layer)
+    if found is None:
         return None
-    return Support(*(x.flatten().double().cpu().numpy() for x in values), uniform=isinstance(encoding, RayRoPE),
-                   patch=isinstance(encoding, WorldRoPE))
+    weights, *places = (x[0, 0].double().cpu().numpy() for x in (found.weights, found.depths, found.spreads))
+    # Heads that share a depth are one hypothesis.
+    (depths, spreads), same = np.unique(np.stack(places), axis=1, return_inverse=True)
+    return TokenSupport(np.bincount(same.ravel(), weights), depths, spreads, found.uniform, found.patch)
 
 
-def token_strokes(rays: Rays, token: int, where: Support | None, colour: tuple[int, int, int], label: str,
+def token_strokes(rays: Rays, token: int, where: TokenSupport | None, colour: tuple[int, int, int], label: str,
                   reach: float) -> list[Stroke]:
     """A token's ray, patch and support.
 
@@ -99,7 +87,7 @@ def token_strokes(rays: Rays, token: int, where: Support | None, colour: tuple[i
     return [*strokes, Stroke(at([0.3, reach / np.linalg.norm(direction[:2])]), colour, 1, label)]
 
 
-def draw_support(seen: Probe, encoding: nn.Module, tokens: Mapping[str, int], layer: int = 0,
+def draw_support(seen: Probe, encoding: PositionEncoding, tokens: Mapping[str, int], layer: int = 0,
                  bev_range: float = 55., title: str = '') -> np.ndarray:
     """The supports of tokens in one decoder layer, in all cameras and from above, see ``token_strokes``.
 
@@ -114,26 +102,29 @@ def draw_support(seen: Probe, encoding: nn.Module, tokens: Mapping[str, int], la
     """
     strokes = []
     for i, (name, token) in enumerate(tokens.items()):
-        where = support(encoding, seen.token_content(token, layer), layer)
+        where = support(encoding, seen.rays, token, seen.token_content(token, layer), layer)
         strokes += token_strokes(seen.rays, token, where, TOKEN_COLOURS[i % len(TOKEN_COLOURS)], name.split(':')[0],
                                  0.92 * bev_range)
     return draw_frame(seen.images, seen.lidar2img, None, seen.truth, seen.cam_names, title, bev_range=bev_range,
                       strokes=strokes)
 
 
-def draw_depths(seen: Probe, encoding: nn.Module, tokens: Mapping[str, int], layers: int,
+def draw_depths(seen: Probe, encoding: PositionEncoding, tokens: Mapping[str, int], layers: int,
                 title: str = '') -> np.ndarray:
     """Density of depth of tokens, a row for each, a curve for each decoder layer, the first on top.
 
     A sure depth is a stem. Curves of a token share one scale. Returns (H, W, 3) uint8, BGR.
     """
-    near, far = np.exp(encoding.predictors[0].log_range)
-    depths = np.geomspace(0.9 * near, 1.1 * far, 500)
+    supports = {token: [support(encoding, seen.rays, token, seen.token_content(token, layer), layer)
+                        for layer in range(layers)] for token in tokens.values()}
+    every = [where for layers_of_token in supports.values() for where in layers_of_token]
+    near = 0.5 * min(where.depths.min() for where in every)
+    far = 1.1 * max((where.depths + 2 * where.spreads).max() for where in every)
+    depths = np.geomspace(near, far, 500)
     figure = Figure((9, 1 + 2.2 * len(tokens)), dpi=100, layout='constrained')
     figure.suptitle(title, fontsize=10)
     for axes, (name, token) in zip(figure.subplots(len(tokens), 1, sharex=True, squeeze=False)[:, 0], tokens.items()):
-        curves = [_density(support(encoding, seen.token_content(token, layer), layer), depths)
-                  for layer in range(layers)]
+        curves = [_density(where, depths) for where in supports[token]]
         top = max(curve.max() for curve in curves)
         for layer, curve in enumerate(curves):
             base, colour = layers - 1 - layer, f'C{layer % 10}'
@@ -150,7 +141,7 @@ def draw_depths(seen: Probe, encoding: nn.Module, tokens: Mapping[str, int], lay
     return _pixels(figure)
 
 
-def _density(where: Support, depths: np.ndarray) -> np.ndarray:
+def _density(where: TokenSupport, depths: np.ndarray) -> np.ndarray:
     """Of log depth, at ``depths``; a sure depth is as narrow as can be seen."""
     total = np.zeros_like(depths)
     for weight, mean, spread in zip(where.weights, where.depths, where.spreads):
@@ -163,7 +154,7 @@ def _density(where: Support, depths: np.ndarray) -> np.ndarray:
 
 
 @torch.no_grad()
-def response(encoding: nn.Module, rays: Rays, token: int, content: Tensor, points: Tensor, num_heads: int,
+def response(encoding: PositionEncoding, rays: Rays, token: int, content: Tensor, points: Tensor, num_heads: int,
              layer: int = 0) -> Tensor:
     """What the encoding makes of places alone: the logits between a token and queries at points if all of them hold
     the same content, 1 + 0i in every pair; 1 is a query at the very place of a sure token.
@@ -188,7 +179,7 @@ def response(encoding: nn.Module, rays: Rays, token: int, content: Tensor, point
     return (query * key).sum(-1)[0].T * (2 / dims)
 
 
-def draw_response(seen: Probe, encodings: Mapping[str, nn.Module], token: int, bev_range: float = 55.,
+def draw_response(seen: Probe, encodings: Mapping[str, PositionEncoding], token: int, bev_range: float = 55.,
                   height: float = -1., head: int | None = None, size: int = 161, layers: Mapping[str, int] = {},
                   title: str = '') -> np.ndarray:
     """The ``response`` of a token's key to queries over a level plane, a column for each encoding: the mean over heads
@@ -230,7 +221,7 @@ def draw_response(seen: Probe, encodings: Mapping[str, nn.Module], token: int, b
         # Each row has a scale of its own: a mean of heads with other anchors is small everywhere.
         limit = max((np.abs(x).max() for x in values.values() if np.ptp(x) > FLAT), default=1.)
         for axes, (name, value) in zip(line, values.items()):
-            where = support(encodings[name], *contents[name])
+            where = support(encodings[name], seen.rays, token, *contents[name])
             if np.ptp(value) > FLAT:
                 drawn = axes.imshow(value, 'RdBu_r', origin='lower', vmin=-limit, vmax=limit,
                                     extent=(-bev_range, bev_range, -bev_range, bev_range))
@@ -249,7 +240,7 @@ def draw_response(seen: Probe, encodings: Mapping[str, nn.Module], token: int, b
                 axes.set_title(name, fontsize=10)
         line[0].set_ylabel(f'{row}\ny (forward), m')
         if any(np.ptp(x) > FLAT for x in values.values()):
-            figure.colorbar(drawn, ax=line, shrink=0.8, label='logit, 1 = same place, no doubt')
+            figure.colorbar(drawn, ax=line, shrink=0.8, label='logit, 1 = same position, no uncertainty')
     for axes in grid[-1]:
         axes.set_xlabel('x (right), m')
     return _pixels(figure)
