@@ -66,7 +66,7 @@ def test(args: argparse.Namespace, config: str, checkpoint: str, kind: str, seve
         if evaluator.get('jsonfile_prefix'):  # not over the results without a perturbation
             evaluator.jsonfile_prefix = cfg.work_dir
     runner = build_runner(cfg)
-    runner.register_hook(CheckWeightsHook('test'))
+    runner.register_hook(CheckWeightsHook('test', args.accept_weights))
     return runner.test()
 
 

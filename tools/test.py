@@ -1,4 +1,5 @@
-"""Tests a checkpoint: mmdet3d's tools/test.py for machines with and without GPU. Weights must fit the config exactly.
+"""Tests a checkpoint: mmdet3d's tools/test.py for machines with and without GPU. Weights must fit the config exactly,
+or --accept-weights says that others are meant.
 
 The flags are mmdet3d's and --compile, without --ceph (a matter of the config: backend_args), --show and --wait-time
 (pictures are written, no window is opened) and --tta (mmdet3d has it for segmentation only). Of --task only camera
@@ -31,7 +32,7 @@ def main() -> None:
         cfg.default_hooks.visualization.update(draw=True, test_out_dir=args.show_dir, score_thr=args.score_thr,
                                                vis_task=args.task)
     runner = build_runner(cfg)
-    runner.register_hook(CheckWeightsHook('test'))
+    runner.register_hook(CheckWeightsHook('test', args.accept_weights))
     runner.test()
 
 

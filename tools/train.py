@@ -62,7 +62,7 @@ def main() -> None:
         cfg.update(resume=True, load_from=args.resume)
 
     runner = build_runner(cfg)
-    runner.register_hook(CheckWeightsHook('resume' if cfg.get('resume') else 'init'))
+    runner.register_hook(CheckWeightsHook('resume' if cfg.get('resume') else 'init', args.accept_weights))
     if cfg.get('resume'):
         runner.register_hook(CheckScheduleHook())
     runner.register_hook(TrainingSummaryHook())

@@ -35,6 +35,7 @@ def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('config', type=local_file, help='config of a model; its test set is drawn')
     parser.add_argument('--checkpoint', type=local_file, help='trained weights')
+    parser.add_argument('--accept-weights', action='store_true', help='draw weights of another model all the same')
     parser.add_argument('--sample', default='0', help='token of the frame, or its place in the test set; default 0')
     parser.add_argument('--token', nargs=3, action='append', required=True, metavar=('CAMERA', 'U', 'V'),
                         help='image token at a pixel; may be given several times')
@@ -74,8 +75,9 @@ def main() -> None:
     cfg, model = build_model(args.config, args.cfg_options)
     if args.checkpoint:
         checkpoint = load_from_local(args.checkpoint, map_location='cpu')
-        CheckWeightsHook('test').after_load_checkpoint(SimpleNamespace(model=model, cfg=cfg), checkpoint)
-        model.load_state_dict(read_weights(checkpoint))
+        CheckWeightsHook('test', args.accept_weights).after_load_checkpoint(
+            SimpleNamespace(model=model, cfg=cfg), checkpoint)
+        model.load_state_dict(read_weights(checkpoint), strict=not args.accept_weights)
     dataset = DATASETS.build(cfg.test_dataloader.dataset)
     try:
         draw(args, model, dataset)

@@ -44,7 +44,7 @@ def build(name: str, own: str):
         frame = encoding.prepare(rays)
         turned = among.rotate_queries(points, times)
         return decoder(query, query, tokens, encoding.embed_keys(rays), encoding.rotate_queries(points),
-                       [encoding.rotate_keys(frame, tokens)], self_queries=turned, self_keys=turned)
+                       [encoding.rotate_keys(frame, tokens)], self_query_rotation=turned, self_key_rotation=turned)
     inputs = tokens, query, points
     return run, inputs, (*inputs, *encoding.parameters(), *decoder.parameters())
 

@@ -12,6 +12,8 @@ class GroundRoPE(RoPE3D):
         farthest: greatest depth, metres.
     """
 
+    decisive = ('ground', 'farthest')
+
     def __init__(self, *args, ground=-1.8, farthest=60.0, **kwargs):
         super().__init__(*args, **kwargs)
         self.ground, self.farthest = ground, farthest

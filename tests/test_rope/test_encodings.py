@@ -1,6 +1,7 @@
 """What all encodings share."""
 import math
 from dataclasses import replace
+from inspect import signature
 
 import pytest
 import torch
@@ -526,3 +527,44 @@ def test_depth_loss_pulls_the_mixture_to_the_depth():
 def test_bad_options_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+PREDICTORS = dict(anchors=[7.0], depth_range=(0.4, 90.0), bands='mixed', rotate_values=False, per_layer=False)
+# Another value of every argument that decides what an encoding computes.
+DECISIVE = {
+    NoEncoding: {}, Pluecker: {}, RoPE3D: dict(bands='mixed', rotate_values=False),
+    BEVTimeRoPE: dict(xy=(2.0, 100.0), time=(1.0, 9.0), rotate_values=True),
+    URoPE: dict(anchors=[7.0], channel_wise=True, bands='mixed', rotate_values=False, pluecker=True),
+    LearnedDepth: PREDICTORS, RayRoPE: dict(PREDICTORS, spread=(0.02, 0.35, 0.6)),
+    WorldRoPE: dict(PREDICTORS, spread=(0.02, 0.35, 0.6), temperature='token', max_temperature=2.0,
+                    query_deviation=[1.0, 1.0, 1.0]),
+    GTA: dict(metres=1.0, wavelengths=(0.2, 2.0)), PRoPE: dict(metres=1.0, wavelengths=(0.2, 2.0))}
+# Those that only training sees.
+TRAINING = {WorldRoPE: dict(depth_loss_weight=0.5, spread=(0.01, 0.2, 0.5)), RayRoPE: dict(spread=(0.01, 0.2, 0.5))}
+
+
+def arguments(cls) -> set[str]:
+    names = set()
+    for base in cls.__mro__:
+        parameters = signature(base.__init__).parameters.values() if '__init__' in vars(base) else ()
+        names |= {parameter.name for parameter in parameters
+                  if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)}
+        if parameters and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+            break
+    return names - {'self', 'num_heads', 'head_dim', 'num_layers', 'dims'}
+
+
+@pytest.mark.parametrize('cls', DECISIVE)
+def test_weights_of_another_function_are_told_by_tensors_or_by_what_is_decisive(cls):
+    def identity(**options):
+        encoding = cls(8, 16, **options)
+        return ({name: value.shape for name, value in encoding.state_dict().items()},
+                {name: value.tolist() if isinstance(value, torch.Tensor) else value
+                 for name, value in encoding.describe().items()})
+    known = {*DECISIVE[cls], *TRAINING.get(cls, {})}
+    assert known == arguments(cls) | (arguments(cls.predictor) if hasattr(cls, 'predictor') else set())
+    assert cls.declares_all()
+    for name, value in DECISIVE[cls].items():
+        assert identity(**{name: value}) != identity(), name
+    for name, value in TRAINING.get(cls, {}).items():
+        assert identity(**{name: value}) == identity(), name

@@ -170,7 +170,7 @@ def test_only_mixed_bands_see_the_off_diagonal_of_the_covariance():
 
 
 def test_bearing_survives_doubt_under_mixed_bands():
-    """METHOD section 2: a ray at 45 degrees, 20 m away with 4 m of doubt."""
+    """Why bands may be mixed (rope/README.md, 2): a ray at 45 degrees, 20 m away, uncertain by 4 m."""
     rays = Rays.from_lidar2img(camera(math.pi / 4, fx=560, cx=8, cy=8)[None, None], (1, 1), 16)
     depths = torch.full((1, 1, 1), 20.0).double()
 

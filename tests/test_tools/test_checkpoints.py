@@ -11,10 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from launching import log, main
 from mmengine.logging import HistoryBuffer
+from mmengine.registry import MODELS
 from mmengine.runner.checkpoint import CheckpointLoader
 from tiny_model import CONFIG, STOCK_CONFIG
 
 from georope.engine import install_loaders, last_checkpoint
+from georope.engine.same_encodings import other_encodings
+from georope.rope import URoPE
 
 install_loaders()  # as the tools do
 
@@ -188,6 +191,87 @@ def test_encodings_that_do_nothing_may_be_named_or_not(trained, tmp_path):
          '--cfg-options', 'model.self_encoding=None')
 
 
+ENCODING = "encoding=dict(type='georope.URoPE', anchors=[5, 45])"
+SAME = {
+    'explicit defaults': "encoding=dict(type='georope.URoPE', anchors=[5, 45], channel_wise=False, bands='axial')",
+    'order of keys': "encoding=dict(anchors=[5, 45], type='georope.URoPE')",
+    'tuple for list': "encoding=dict(type='georope.URoPE', anchors=(5, 45))",
+    'float for integer': "encoding=dict(type='georope.URoPE', anchors=[5.0, 45.0])",
+    'braces': "encoding={'type': 'georope.URoPE', 'anchors': [5, 45]}",
+    'options of bands': "encoding=dict(type='georope.URoPE', anchors=[5, 45], bands=dict(type='axial', xy=[3, 240]))",
+    'no self-encoding': ENCODING + ", self_encoding=dict(type='georope.NoEncoding')",
+}
+WORLD = "encoding=dict(type='georope.WorldRoPE', {})"
+OWN = "encoding=dict(type='mmengine.{}', ground={})"
+
+
+def other(trained: str, current: str) -> list[str]:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    told = other_encodings(*(f'model = dict(type="M", pts_bbox_head=dict({text}))' for text in (trained, current)),
+                           torch.nn.Module())
+    assert torch.equal(torch.get_rng_state(), before)  # training goes on with the numbers that it would have had
+    return told
+
+
+@pytest.mark.parametrize('way', SAME)
+def test_the_same_encoding_may_be_written_otherwise(way):
+    assert other(ENCODING, SAME[way]) == other(SAME[way], ENCODING) == []
+
+
+def test_what_only_training_sees_is_no_other_model():
+    assert not other(WORLD.format('depth_loss_weight=0.5, spread=(0.01, 0.2, 0.5)'),
+                     WORLD.format('anchors=[5, 12, 25, 45]'))
+    for option, name in (("temperature='none'", 'temperature'), ('max_temperature=2', 'max_temperature'),
+                         ('depth_range=(1, 80)', 'predictors.0.log_range'), ('rotate_values=False', 'rotate_values'),
+                         ('spread=(0.01, 0.35, 0.4)', 'predictors.0.greatest'),
+                         ('query_deviation=[1, 1, 1]', 'query_deviation'), ("bands='mixed'", 'bands.directions')):
+        told, = other(WORLD.format(option), WORLD.format(''))
+        assert f'{name}' in told.partition('(other ')[2] and told.startswith('trained with encoding=dict(type=')
+
+
+@MODELS.register_module()
+class Declared(URoPE):
+    decisive = ('ground', )
+
+    def __init__(self, ground=0, note='', **kwargs):
+        super().__init__(**kwargs)
+        self.ground = float(ground)
+
+
+@MODELS.register_module()
+class Undeclared(URoPE):
+    def __init__(self, ground=0, note='', **kwargs):
+        super().__init__(**kwargs)
+
+
+def test_encodings_of_ones_own():
+    """A class that declares what decides it is compared by that, any other by its arguments; one that is gone, too."""
+    for name in ('Declared', 'Undeclared', 'Gone'):
+        assert not other(OWN.format(name, 1), OWN.format(name, '1.0'))
+        assert 'ground' in other(OWN.format(name, 1), OWN.format(name, 2))[0]
+        noted = OWN.format(name, "1, note='n'")
+        assert bool(other(OWN.format(name, 1), noted)) == (name != 'Declared')
+    assert other(OWN.format('Gone', 1), OWN.format('Declared', 1))
+
+
+def test_checkpoints_without_a_readable_config_load():
+    for text in ('', 'x = 1', 'model = dict(', 'model = dict(encoding=None'):
+        assert other_encodings(text, f'model = dict({ENCODING})', torch.nn.Module()) == []
+
+
+@pytest.mark.parametrize('way', ['resume', 'test'])
+def test_weights_of_another_model_may_be_accepted(trained, tmp_path, way):
+    checkpoint = trained / 'tiny/epoch_2.pth'
+    arguments = [checkpoint] if way == 'test' else ['--resume', checkpoint]
+    command = ['test' if way == 'test' else 'train', trained / 'tiny.py', *arguments, '--work-dir', tmp_path,
+               '--cfg-options', 'model.encoding.anchors=[5]']
+    with pytest.raises(RuntimeError, match='use the config that it was trained with, or go on .*: --accept-weights$'):
+        main(*command)
+    main(*command[:-2], '--accept-weights', *command[-2:])
+    assert 'accepted: the checkpoint belongs to another model than this config: trained with' in log(tmp_path)
+
+
 def test_missing_and_unexpected_tensors_are_named(trained, tmp_path):
     checkpoint = torch.load(trained / 'tiny/epoch_2.pth', weights_only=True)
     weights = checkpoint['state_dict']
@@ -213,8 +297,10 @@ def test_load_from_tells_the_share_that_fits(trained, tmp_path):
     assert '1 of the 2 tensors of this model come from the checkpoint, 1 of its 2 are not used; linear 50%' in log(
         tmp_path)
     torch.save({'other': torch.ones(2)}, tmp_path / 'b.pth')
-    with pytest.raises(RuntimeError, match='load_from: only 0 of the 2 tensors .*linear 0%'):
-        main('train', trained / 'tiny.py', '--work-dir', tmp_path, '--cfg-options', f'load_from={tmp_path}/b.pth')
+    for accept in ([], ['--accept-weights']):  # there is nothing to accept
+        with pytest.raises(RuntimeError, match='load_from: only 0 of the 2 tensors .*linear 0%.*PREFIX\\)$'):
+            main('train', trained / 'tiny.py', '--work-dir', tmp_path, *accept, '--cfg-options',
+                 f'load_from={tmp_path}/b.pth')
 
 
 @pytest.mark.parametrize('option, told', [

@@ -23,9 +23,9 @@ def told(monkeypatch):
     return lines
 
 
-def build(config, path, prefix=None):
+def build(config, path, prefix=None, **options):
     init_default_scope('mmdet3d')
-    init_cfg = dict(type='Pretrained', checkpoint=str(path))
+    init_cfg = dict(type='Pretrained', checkpoint=str(path), **options)
     model = MODELS.build(dict(config, init_cfg=init_cfg if prefix is None else dict(init_cfg, prefix=prefix)))
     model.init_weights()
     return model
@@ -84,9 +84,20 @@ def test_another_backbone_is_refused(tmp_path):
         build(RESNET, tmp_path / 'a.pth')
 
 
-def load_from(model, checkpoint):
+def test_a_small_part_may_be_meant(tmp_path, told):
+    torch.save({'conv1.weight': torch.full((8, 3, 7, 7), 0.5)}, tmp_path / 'a.pth')
+    with pytest.raises(RuntimeError, match=r'only 1 of the .*if that is meant: init_cfg=dict\(..., partial=True\)'):
+        build(RESNET, tmp_path / 'a.pth')
+    model = build(RESNET, tmp_path / 'a.pth', partial=True)
+    assert (model.conv1.weight == 0.5).all() and told[-1].startswith('1 of the ')
+    torch.save({'other': torch.ones(1)}, tmp_path / 'a.pth')
+    with pytest.raises(RuntimeError, match='only 0 of the .*of another model'):
+        build(RESNET, tmp_path / 'a.pth', partial=True)
+
+
+def load_from(model, checkpoint, accept=False):
     runner = SimpleNamespace(model=model, logger=MMLogger.get_current_instance(), cfg=None)
-    CheckWeightsHook('init').after_load_checkpoint(runner, checkpoint)
+    CheckWeightsHook('init', accept).after_load_checkpoint(runner, checkpoint)
 
 
 class Detector(nn.Module):
@@ -108,3 +119,13 @@ def test_load_from_refuses_what_fills_no_part():
     for checkpoint in (weights(RESNET), few):  # without the prefix of the detector; 8 tensors and a counter
         with pytest.raises(RuntimeError, match='load_from: only .*img_backbone .%, pts_bbox_head 0%; for the weights'):
             load_from(Detector(), {'state_dict': checkpoint})
+
+
+def test_load_from_may_fill_a_small_part_if_that_is_accepted(monkeypatch):
+    few = {'state_dict': dict(list(weights(RESNET, 'img_backbone.').items())[:9])}
+    with pytest.raises(RuntimeError, match='or go on all the same: --accept-weights$'):
+        load_from(Detector(), few)
+    warnings = []
+    monkeypatch.setattr('georope.engine.hooks.print_log', lambda text, **options: warnings.append(text))
+    load_from(Detector(), few, accept=True)
+    assert warnings[0].startswith('accepted: load_from: only 9 of the ')

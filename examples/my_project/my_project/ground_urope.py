@@ -13,6 +13,8 @@ class GroundURoPE(URoPE):
         ground: height of the flat ground in metres; 0 in the ego frame, which is that of data without LiDAR.
     """
 
+    decisive = ('ground', )  # what, beside URoPE's own, makes trained weights those of another model
+
     def __init__(self, *args, ground: float = 0.0, **kwargs) -> None:
         super().__init__(*args, **kwargs)
         self.ground = ground

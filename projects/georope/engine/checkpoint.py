@@ -116,13 +116,19 @@ def read_weights(checkpoint: Mapping) -> dict[str, Tensor]:
 
 class CheckedPretrainedInit(PretrainedInit):
     """``init_cfg=dict(type='Pretrained', checkpoint=..., prefix=...)``: mmengine's, but logs which share of the module
-    the checkpoint fills, and refuses one that fills less than half.
+    the checkpoint fills, and refuses one that fills less than half unless that is asked for.
 
     Args:
         checkpoint: path or address, as mmengine takes them (``torchvision://resnet50`` wants torchvision).
         prefix: what the names of the module have in front of them in the checkpoint, e.g. 'backbone.'.
         map_location: of the tensors read.
+        partial: go on with a checkpoint that fills less than half, if it fills anything; the share is logged as ever.
     """
+
+    def __init__(self, checkpoint: str, prefix: str | None = None, map_location: str = 'cpu',
+                 partial: bool = False) -> None:
+        super().__init__(checkpoint, prefix, map_location)
+        self.partial = partial
 
     def __call__(self, module: nn.Module) -> None:
         weights = read_weights(CheckpointLoader.load_checkpoint(self.checkpoint, self.map_location))
@@ -133,8 +139,9 @@ class CheckedPretrainedInit(PretrainedInit):
         count = len(_without_counters(fitting))
         told = (f'{count} of the {len(counted)} tensors of {type(module).__name__} come from {self.checkpoint}'
                 + (f' (prefix {prefix!r})' if prefix else ''))
-        if count < MIN_SHARE * len(counted):
-            raise RuntimeError(f'init_cfg: only {told}; {_better_prefix(counted, weights)}')
+        if count < MIN_SHARE * len(counted) and not (self.partial and count):
+            raise RuntimeError(f'init_cfg: only {told}; {_better_prefix(counted, weights)}'
+                               + ('; if that is meant: init_cfg=dict(..., partial=True)' if count else ''))
         module.load_state_dict(fitting, strict=False)
         missing = [name for name in counted if name not in fitting]
         print_log(f'{told}; {len(weights) - len(fitting)} of its {len(weights)} are not used'

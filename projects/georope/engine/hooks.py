@@ -1,14 +1,15 @@
 """Hooks of the tools: plain checkpoints, weights that fit, streams, and one line that says what is trained."""
 from __future__ import annotations
 
-import ast
 import itertools
+import logging
 import random
 
 import numpy as np
 import torch
 from mmengine.dist import broadcast
 from mmengine.hooks import Hook
+from mmengine.logging import print_log
 from mmengine.model import is_model_wrapper
 from mmengine.runner import EpochBasedTrainLoop
 
@@ -17,6 +18,7 @@ from georope.messages import some
 from georope.registry import HOOKS
 
 from .checkpoint import MIN_SHARE
+from .same_encodings import other_encodings
 
 
 def _plain(value):
@@ -50,13 +52,17 @@ class CheckWeightsHook(Hook):
     """Compares each loaded checkpoint with the model.
 
     Args:
-        purpose: ``'test'`` and ``'resume'`` want every tensor and the encoding to be the same, ``'resume'`` the state
-            of the optimizer too. ``'init'`` (``load_from`` in training) logs the share that fits of each part
-            (backbone, neck, head); a checkpoint that does not fill half of any part is an error.
+        purpose: ``'test'`` and ``'resume'`` want every tensor and the encodings to be the same (see
+            ``same_encodings``), ``'resume'`` the state of the optimizer too. ``'init'`` (``load_from`` in training)
+            logs the share that fits of each part (backbone, neck, head); a checkpoint that does not fill half of any
+            part is an error.
+        accept: go on all the same with weights that differ or fill less; what does not fit is logged. A checkpoint of
+            which nothing fits is an error even so.
     """
 
-    def __init__(self, purpose: str) -> None:
+    def __init__(self, purpose: str, accept: bool = False) -> None:
         self.purpose = purpose
+        self.accept = accept
 
     def after_load_checkpoint(self, runner, checkpoint: dict) -> None:
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
@@ -77,8 +83,8 @@ class CheckWeightsHook(Hook):
                     f'{len(found) - len(fitting)} of its {len(found)} are not used; '
                     + ', '.join(f'{part} {share:.0%}' for part, share in sorted(shares.items())))
             if max(shares.values()) < MIN_SHARE:
-                raise RuntimeError(f'load_from: only {told}; for the weights of a backbone alone: model.img_backbone.'
-                                   'init_cfg=dict(type="Pretrained", checkpoint=PATH, prefix=PREFIX)')
+                self._refuse(f'load_from: only {told}', 'for the weights of a backbone alone: model.img_backbone.'
+                             'init_cfg=dict(type="Pretrained", checkpoint=PATH, prefix=PREFIX)', bool(fitting))
             runner.logger.info(f'load_from: {told}')
             return
         if self.purpose == 'resume' and 'optimizer' not in checkpoint:
@@ -89,10 +95,18 @@ class CheckWeightsHook(Hook):
                                                 and not key.endswith('num_batches_tracked')]),
             _some('not in this model', [key for key in found if key not in expected]),
             _some('of another shape', [key for key in expected if key in found and found[key] != expected[key]]),
-            _other_encoding(checkpoint.get('meta', {}).get('cfg', ''), runner.cfg.pretty_text)]
+            *other_encodings(checkpoint.get('meta', {}).get('cfg', ''), runner.cfg.pretty_text, model)]
         if any(differences):
-            raise RuntimeError('the checkpoint belongs to another model than this config: '
-                               + '; '.join(filter(None, differences)))
+            self._refuse('the checkpoint belongs to another model than this config: '
+                         + '; '.join(filter(None, differences)), 'use the config that it was trained with',
+                         bool(fitting))
+
+    def _refuse(self, told: str, advice: str, anything: bool) -> None:
+        """Raises, or warns where differences are accepted and the checkpoint has anything for this model."""
+        if not (self.accept and anything):
+            way_out = ', or go on all the same: --accept-weights' if anything else ''
+            raise RuntimeError(f'{told}; {advice}{way_out}')
+        print_log(f'accepted: {told}', logger='current', level=logging.WARNING)
 
 
 class CheckScheduleHook(Hook):
@@ -171,28 +185,6 @@ def _share(part: str, expected: dict, fitting: list[str]) -> float:
 
 def _some(what: str, keys: list[str]) -> str:
     return f'{len(keys)} tensors {what} ({some(keys, 3)})' if keys else ''
-
-
-def _other_encoding(trained: str, current: str) -> str:
-    """Position encodings have few parameters or none, so tensors alone do not tell one from another."""
-    trained, current = _encodings(trained), _encodings(current)
-    if trained is None or trained == current:
-        return ''
-    return f"trained with {', '.join(trained) or 'no encoding'}, the config has {', '.join(current) or 'none'}"
-
-
-def _encodings(text: str) -> list[str] | None:
-    """The ``encoding=`` and ``self_encoding=`` of the model in a config's text, which is parsed and never executed, but
-    for those that do nothing; None where the text has no model."""
-    try:
-        statements = ast.parse(text).body
-    except SyntaxError:
-        return None
-    models = [node for node in statements if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == 'model']
-    entries = {ast.unparse(keyword) for model in models for keyword in ast.walk(model)
-               if isinstance(keyword, ast.keyword) and keyword.arg in ('encoding', 'self_encoding')}
-    nothing = ('encoding=None', "encoding=dict(type='georope.NoEncoding')", 'self_encoding=None')
-    return sorted(entries.difference(nothing)) if models else None
 
 
 @HOOKS.register_module()

@@ -44,6 +44,8 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
                         'keys with dots, lists as key="[a,b]" without blanks')
     parser.add_argument('--compile', action='store_true', help='torch.compile for rotations and decoder: minutes '
                         'before the first steps, faster ones after; its options: --cfg-options compile.mode=...')
+    parser.add_argument('--accept-weights', action='store_true', help='go on with a checkpoint of another model or '
+                        'encoding, or one that fills less than half of every part; what differs is logged')
     parser.add_argument('--launcher', choices=['none', 'pytorch', 'slurm', 'mpi'], default='none', help='job launcher')
     # torch.distributed.launch spells it with a hyphen, older launchers do not; torchrun sets the variable instead.
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0)

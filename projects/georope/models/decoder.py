@@ -5,13 +5,14 @@ StreamPETR's is the same one with further keys in self-attention: what its memor
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from mmcv.cnn.bricks.transformer import FFN
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from georope.rope import RotaryAttention, Rotation
+from georope.rope import RotaryAttention, Rotation, Transform
 
 
 class _Attention(nn.Module):
@@ -24,6 +25,29 @@ class _Attention(nn.Module):
 
     def forward(self, *args, **kwargs) -> Tensor:
         return self.dropout(self.attn(*args, **kwargs))
+
+
+@dataclass
+class LayerInputs:
+    """What all decoder layers get alike; see ``PETRDecoder.forward``. Keys are contents plus their additive positions.
+
+    Attributes:
+        query_pos: (B, Q, C).
+        memory, memory_key: (B, L, C), image tokens.
+        temporal, temporal_key: (B, M, C), or None.
+    """
+
+    query_pos: Tensor
+    memory: Tensor
+    memory_key: Tensor
+    query_rotation: Rotation | None = None
+    query_mask: Tensor | None = None
+    query_padding: Tensor | None = None
+    memory_padding: Tensor | None = None
+    temporal: Tensor | None = None
+    temporal_key: Tensor | None = None
+    self_query_rotation: Rotation | None = None
+    self_key_rotation: Rotation | None = None
 
 
 class PETRDecoderLayer(nn.Module):
@@ -40,20 +64,29 @@ class PETRDecoderLayer(nn.Module):
         self.ffns = nn.ModuleList((FFN(embed_dims, feedforward_channels, ffn_drop=dropout), ))
         self.norms = nn.ModuleList(nn.LayerNorm(embed_dims) for _ in range(3))
 
-    def forward(self, query: Tensor, query_pos: Tensor, key: Tensor, memory: Tensor, queries: Rotation | None,
-                keys: Rotation | None, query_mask: Tensor | None, query_padding: Tensor | None,
-                memory_padding: Tensor | None, temporal_key: Tensor | None, temporal: Tensor | None,
-                self_queries: Rotation | None, self_keys: Rotation | None) -> Tensor:
-        """Arguments and result as in ``PETRDecoder.forward``; a key is a content plus its additive position."""
+    def forward(self, query: Tensor, key_rotation: Rotation | Transform | None, inputs: LayerInputs) -> Tensor:
+        """One layer.
+
+        Args:
+            query: (B, Q, C) content of the queries.
+            key_rotation: of the image tokens in this layer.
+            inputs: what all layers share.
+
+        Returns:
+            (B, Q, C).
+        """
         self_attention, cross_attention = self.attentions
-        positioned = query + query_pos
+        positioned = query + inputs.query_pos
         self_key, self_value = positioned, query
-        if temporal is not None:
-            self_key, self_value = (torch.cat(pair, dim=1) for pair in ((self_key, temporal_key), (query, temporal)))
+        if inputs.temporal is not None:
+            self_key = torch.cat((self_key, inputs.temporal_key), dim=1)
+            self_value = torch.cat((query, inputs.temporal), dim=1)
         query = self.norms[0](query + self_attention(
-            positioned, self_key, self_value, self_queries, self_keys, query_mask, query_padding))
+            positioned, self_key, self_value, inputs.self_query_rotation, inputs.self_key_rotation, inputs.query_mask,
+            inputs.query_padding))
         query = self.norms[1](query + cross_attention(
-            query + query_pos, key, memory, queries, keys, key_padding_mask=memory_padding))
+            query + inputs.query_pos, inputs.memory_key, inputs.memory, inputs.query_rotation, key_rotation,
+            key_padding_mask=inputs.memory_padding))
         return self.norms[2](self.ffns[0](query))
 
 
@@ -98,37 +131,38 @@ class PETRDecoder(nn.Module):
             query_bias[::2] = key_bias[::2] = self.positional_bias  # real parts of the pairs
 
     def forward(self, query: Tensor, query_pos: Tensor, memory: Tensor, memory_pos: Tensor | None,
-                queries: Rotation | None, keys: Sequence[Rotation | None], query_mask: Tensor | None = None,
-                query_padding: Tensor | None = None, memory_padding: Tensor | None = None,
-                temporal: Tensor | None = None, temporal_pos: Tensor | None = None,
-                self_queries: Rotation | None = None, self_keys: Rotation | None = None) -> Tensor:
+                query_rotation: Rotation | None, key_rotations: Sequence[Rotation | Transform | None],
+                query_mask: Tensor | None = None, query_padding: Tensor | None = None,
+                memory_padding: Tensor | None = None, temporal: Tensor | None = None,
+                temporal_pos: Tensor | None = None, self_query_rotation: Rotation | None = None,
+                self_key_rotation: Rotation | None = None) -> Tensor:
         """Decode.
 
         Args:
             query, query_pos: (B, Q, C) content and additive position of the queries.
             memory, memory_pos: (B, L, C) image tokens and their additive position, None for none.
-            queries: rotation of the queries in cross-attention.
-            keys: rotation of the image tokens for each layer.
+            query_rotation: of the queries in cross-attention.
+            key_rotations: of the image tokens, one for each layer.
             query_mask: bool (Q, Q + M), True where a query must not see a key of self-attention.
             query_padding: bool (B, Q + M), True for keys of self-attention that no query may see.
             memory_padding: bool (B, L), True for image tokens that no query may see.
             temporal, temporal_pos: (B, M, C) content and additive position of further keys of every self-attention,
                 behind the queries; None for none (M = 0). No layer changes them.
-            self_queries: rotation of the queries in self-attention.
-            self_keys: rotation of the queries and of ``temporal`` behind them.
+            self_query_rotation: of the queries in self-attention.
+            self_key_rotation: of the queries and of ``temporal`` behind them.
 
         Returns:
             (layers, B, Q, C), normed.
         """
-        key = memory if memory_pos is None else memory + memory_pos
-        temporal_key = None if temporal is None else temporal + temporal_pos
+        inputs = LayerInputs(
+            query_pos, memory, memory if memory_pos is None else memory + memory_pos, query_rotation, query_mask,
+            query_padding, memory_padding, temporal, None if temporal is None else temporal + temporal_pos,
+            self_query_rotation, self_key_rotation)
         outputs = []
-        for layer, rotation in zip(self.layers, keys):
-            inputs = (query, query_pos, key, memory, queries, rotation, query_mask, query_padding, memory_padding,
-                      temporal_key, temporal, self_queries, self_keys)
+        for layer, key_rotation in zip(self.layers, key_rotations):
             if self.with_cp and self.training:
-                query = checkpoint(layer, *inputs, use_reentrant=False)
+                query = checkpoint(layer, query, key_rotation, inputs, use_reentrant=False)
             else:
-                query = layer(*inputs)
+                query = layer(query, key_rotation, inputs)
             outputs.append(self.post_norm(query))
         return torch.stack(outputs)

@@ -73,13 +73,14 @@ def _decode(head: PETRHead, image: ImageTokens, queries: Queries) -> Tensor:
     """(layers, B, Q, C). A function, not a method: compiled, a copy of the head must not run with the first one's
     weights."""
     decoder, encoding = head.transformer['decoder'], head.encoding
-    self_queries, self_keys = head._rotate_self(queries)
+    self_query_rotation, self_key_rotation = head._rotate_self(queries)
     return decoder(
         queries.content, queries.position, image.content, image.position,
-        queries=encoding.rotate_queries(head._to_metres(queries.reference)),
-        keys=[encoding.rotate_keys(image.frame, image.content, layer=i) for i in range(len(decoder.layers))],
+        query_rotation=encoding.rotate_queries(head._to_metres(queries.reference)),
+        key_rotations=[encoding.rotate_keys(image.frame, image.content, layer=i) for i in range(len(decoder.layers))],
         query_mask=queries.mask, query_padding=queries.padding, memory_padding=image.padding,
-        temporal=queries.temporal, temporal_pos=queries.temporal_pos, self_queries=self_queries, self_keys=self_keys)
+        temporal=queries.temporal, temporal_pos=queries.temporal_pos,
+        self_query_rotation=self_query_rotation, self_key_rotation=self_key_rotation)
 
 
 @MODELS.register_module()

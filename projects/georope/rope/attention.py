@@ -1,4 +1,4 @@
-"""Multi-head attention that takes rotations (METHOD section 5)."""
+"""Multi-head attention that takes rotations (rope/README.md, 5)."""
 from __future__ import annotations
 
 import torch
@@ -33,17 +33,17 @@ class RotaryAttention(nn.Module):
         nn.init.xavier_uniform_(self.in_proj_weight)
         nn.init.zeros_(self.out_proj.bias)
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, queries: Rotation | None = None,
-                keys: Rotation | Transform | None = None, attn_mask: Tensor | None = None,
-                key_padding_mask: Tensor | None = None) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor,
+                query_rotation: Rotation | None = None, key_rotation: Rotation | Transform | None = None,
+                attn_mask: Tensor | None = None, key_padding_mask: Tensor | None = None) -> Tensor:
         """Attend.
 
         Args:
             query: (B, Q, C), additive positions included.
             key: (B, L, C), additive positions included.
             value: (B, L, C).
-            queries: rotation of the queries, None for none.
-            keys: rotation of the keys and, if it says so, of the values.
+            query_rotation: rotation of the queries, None for none.
+            key_rotation: rotation of the keys and, if it says so, of the values; None for none.
             attn_mask: bool (Q, L) or (B, Q, L), True where a query must not see a key.
             key_padding_mask: bool (B, L), True for keys that nobody may see.
 
@@ -53,18 +53,18 @@ class RotaryAttention(nn.Module):
         weights, biases = self.in_proj_weight.chunk(3), self.in_proj_bias.chunk(3)
         q, k, v = (F.linear(x, weight, bias).unflatten(-1, (self.num_heads, -1))
                    for x, weight, bias in zip((query, key, value), weights, biases))
-        rotate_values = keys is not None and keys.rotate_values
-        if queries is not None:
-            q = queries.apply(q)
-        if keys is not None:
-            k = keys.apply(k, tempered=True)
+        rotate_values = key_rotation is not None and key_rotation.rotate_values
+        if query_rotation is not None:
+            q = query_rotation.apply(q)
+        if key_rotation is not None:
+            k = key_rotation.apply(k, tempered=True)
         if rotate_values:
-            v = keys.apply(v)
+            v = key_rotation.apply(v)
         out = F.scaled_dot_product_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=_visible(attn_mask, key_padding_mask),
             dropout_p=self.dropout if self.training else 0.0).transpose(1, 2)
-        if rotate_values and queries is not None:
-            out = queries.undo(out)
+        if rotate_values and query_rotation is not None:
+            out = query_rotation.undo(out)
         return self.out_proj(out.flatten(-2))
 
 

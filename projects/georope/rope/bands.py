@@ -1,4 +1,4 @@
-"""Bands: the frequencies of the rotary pairs (METHOD section 2).
+"""Bands: the frequencies of the rotary pairs (rope/README.md, 2).
 
 A band is a 3-vector ``w`` in rad/m; the phase of a point ``X`` is ``w . X``. A head of width D has D/2 pairs, one band
 each; a pair with the zero band is not rotated. ``axial`` is the papers' (URoPE's with ``equal``), ``mixed`` and all

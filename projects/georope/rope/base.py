@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import wraps
 from inspect import Parameter, signature
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -59,13 +60,19 @@ class PositionEncoding(nn.Module):
         num_layers: decoder layers, for encodings with parameters of each.
 
     Attributes:
-        predicts: whether ``support`` depends on features, and so on the layer. A class attribute.
+        predicts: class attribute, whether ``support`` depends on features, and so on the layer.
+        decisive: class attribute, names of the attributes (dotted for those of parts) that decide what the encoding
+            computes, beside its parameters. A class lists its own, those of its bases count too. Weights of losses and
+            starts of training are none. A checkpoint fits a model if they are equal; for a class with arguments of its
+            own and no list, if the configs are.
     """
 
     predicts = False
+    decisive: tuple[str, ...] = ()
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, num_layers: int = 6) -> None:
         super().__init__()
+        self.num_heads, self.head_dim, self.num_layers = num_heads, head_dim, num_layers
 
     def __init_subclass__(cls, **kwargs) -> None:
         """Encodings written before there were ``metas`` define ``prepare(self, rays)``; they work on."""
@@ -134,6 +141,17 @@ class PositionEncoding(nn.Module):
             which any may have none; the names must be the same on all ranks.
         """
         return {}
+
+    def describe(self) -> dict[str, Any]:
+        """{name: value} of all ``decisive`` attributes."""
+        names = [name for cls in type(self).__mro__ for name in vars(cls).get('decisive', ())]
+        return {name: attrgetter(name)(self) for name in names}
+
+    @classmethod
+    def declares_all(cls) -> bool:
+        """Whether every class of it that takes arguments has a list of what is ``decisive``."""
+        return all('decisive' in vars(base) for base in cls.__mro__[:cls.__mro__.index(PositionEncoding)]
+                   if '__init__' in vars(base))
 
     @property
     def codes_tokens(self) -> bool:

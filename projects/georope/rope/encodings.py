@@ -34,8 +34,10 @@ class NoEncoding(PositionEncoding):
 class Pluecker(PositionEncoding):
     """An absolute embedding of each token's ray, added to its key: unit direction and moment through a small MLP."""
 
+    decisive = ()
+
     def __init__(self, num_heads: int = 8, head_dim: int = 32, num_layers: int = 6) -> None:
-        super().__init__(num_heads, head_dim)
+        super().__init__(num_heads, head_dim, num_layers)
         dims = num_heads * head_dim
         self.mlp = nn.Sequential(nn.Linear(6, dims), nn.ReLU(), nn.Linear(dims, dims))
 
@@ -51,12 +53,14 @@ class RoPE3D(PositionEncoding):
 
     Args:
         bands: ``'axial'`` (paper), ``'mixed'`` (our choice), or a dict with their options, see ``Bands``.
-        rotate_values: rotate values and outputs too (METHOD section 5).
+        rotate_values: rotate values and outputs too (rope/README.md, 5).
     """
+
+    decisive = ('rotate_values', 'bands.frequencies', 'bands.directions')
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, bands: str | dict = 'axial', rotate_values: bool = True,
                  num_layers: int = 6) -> None:
-        super().__init__(num_heads, head_dim)
+        super().__init__(num_heads, head_dim, num_layers)
         self.rotate_values = rotate_values
         self.bands = Bands(bands, num_heads, head_dim)
 
@@ -78,9 +82,12 @@ class BEVTimeRoPE(RoPE3D):
         time: shortest and longest period, seconds (choice).
     """
 
+    decisive = ()
+
     def __init__(self, num_heads: int = 8, head_dim: int = 32, xy: tuple[float, float] = XY_WAVELENGTHS,
                  time: tuple[float, float] = (1.0, 16.0), rotate_values: bool = False, num_layers: int = 6) -> None:
-        super().__init__(num_heads, head_dim, dict(type='axial', xy=xy, z=time), rotate_values)
+        super().__init__(num_heads, head_dim, dict(type='axial', xy=xy, z=time), rotate_values,
+                         num_layers)
 
     def rotate_queries(self, points: Tensor, times: Tensor | None = None) -> Rotation:
         """The rotation of ``points`` (B, Q, 3) at ``times`` (B, Q) in seconds from now, None for now."""
@@ -99,10 +106,12 @@ class URoPE(RoPE3D):
         pluecker: add ``Pluecker``'s embedding to the keys as well (paper's ablation).
     """
 
+    decisive = ('depths',)
+
     def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = ANCHORS,
                  channel_wise: bool = False, bands: str | dict = 'axial', rotate_values: bool = True,
                  pluecker: bool = False, num_layers: int = 6) -> None:
-        super().__init__(num_heads, head_dim, bands, rotate_values)
+        super().__init__(num_heads, head_dim, bands, rotate_values, num_layers)
         self.absolute = (Pluecker if pluecker else NoEncoding)(num_heads, head_dim)
         self.register_buffer('depths', fixed_anchors(anchors, num_heads, head_dim // 2, channel_wise), persistent=False)
 
@@ -159,13 +168,14 @@ class PredictedRoPE(RoPE3D):
             ``PredictedDepth`` and ``PredictedInterval``.
     """
 
+    decisive = ('predictors.0.log_depths', 'predictors.0.log_range')
     predicts = True
     predictor = PredictedDepth
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = ANCHORS,
                  per_layer: bool = True, bands: str | dict = 'axial', rotate_values: bool = True, num_layers: int = 6,
                  reference_focal: float | None = REFERENCE_FOCAL, **support) -> None:
-        super().__init__(num_heads, head_dim, bands, rotate_values)
+        super().__init__(num_heads, head_dim, bands, rotate_values, num_layers)
         if reference_focal is not None and not 0 < reference_focal < inf:
             raise ValueError(f'reference_focal must be a length in pixels or None, not {reference_focal}')
         self.focal_unit = None if reference_focal is None else float(reference_focal)
@@ -221,11 +231,12 @@ class LearnedDepth(PredictedRoPE):
         anchors: the depth at which training starts, or as many as there are groups of heads, see ``fixed_anchors``.
     """
 
+    decisive = ()
+
     def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = (20, ),
                  **kwargs) -> None:
         super().__init__(num_heads, head_dim, anchors, **kwargs)
         fixed_anchors(anchors, num_heads, head_dim // 2)  # refuses numbers that do not divide the heads
-        self.num_heads = num_heads
 
     def _rotate(self, frame: Frame, support: Tensor, features: Tensor) -> Rotation:
         if support.shape[-1] == 1:
@@ -244,6 +255,7 @@ class RayRoPE(PredictedRoPE):
     times ``sinc(w.r * half length)``.
     """
 
+    decisive = ('predictors.0.least', 'predictors.0.greatest')
     predictor = PredictedInterval
 
     def __init__(self, *args, anchors: Sequence[float] = (20, ), **kwargs) -> None:
@@ -265,7 +277,7 @@ class RayRoPE(PredictedRoPE):
 
 class WorldRoPE(PredictedRoPE):
     """WorldRoPE (arXiv 2610.16337) between image tokens and 3D points: the expected rotation over a predicted mixture
-    of Gaussians in depth and over the patch. What the paper does not tell is our choice, see METHOD.
+    of Gaussians in depth and over the patch. What the paper does not tell is our choice, see rope/README.md, 3 to 5.
 
     Args:
         anchors: means at which training starts, as for ``URoPE``: as many hypotheses.
@@ -279,6 +291,7 @@ class WorldRoPE(PredictedRoPE):
         depth_loss_weight: weight of ``depth_loss`` in ``losses``; 0 for none.
     """
 
+    decisive = ('predictors.0.least', 'predictors.0.greatest', 'temperature', 'max_temperature', 'query_deviation')
     predictor = PredictedMixture
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = ANCHORS,
@@ -367,18 +380,20 @@ class WorldRoPE(PredictedRoPE):
 
 class GTA(PositionEncoding):
     """GTA (arXiv 2310.10375) for 3D queries: half of a key's channels go through its camera's pose, the other half turn
-    by its place in the image. The queries stand in the LiDAR frame: their transform is the identity.
+    by its position in the image. The queries stand in the LiDAR frame: their transform is the identity.
 
-    Not invariant under a translation of the frame, since the queries' own places do not enter (METHOD section 6).
+    Not invariant under a translation of the frame, since the positions of queries do not enter (rope/README.md, 6).
 
     Args:
         metres: length that counts as 1 in translations (choice: cameras stand about that far from the LiDAR).
         wavelengths: shortest and longest along the image, in widths and heights of the image (choice).
     """
 
+    decisive = ('metres', 'frequencies')
+
     def __init__(self, num_heads: int = 8, head_dim: int = 32, metres: float = 2.0,
                  wavelengths: tuple[float, float] = (0.1, 2.0), num_layers: int = 6) -> None:
-        super().__init__(num_heads, head_dim)
+        super().__init__(num_heads, head_dim, num_layers)
         if head_dim % 8:
             raise ValueError(f'head_dim must be a multiple of 8: 4x4 matrices on half of it, not {head_dim}')
         if not metres > 0:

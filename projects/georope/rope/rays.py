@@ -1,4 +1,4 @@
-"""Rays: from ``lidar2img`` to where every image token may look (METHOD section 1; URoPE, arXiv 2604.18747)."""
+"""Rays: from ``lidar2img`` to where every image token may look (rope/README.md, 1; URoPE, arXiv 2604.18747)."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Rotations: coefficients of rotary pairs, how they act on queries, keys and values (METHOD sections 4 and 5).
+"""Rotations: coefficients of rotary pairs, how they act on queries, keys and values (rope/README.md, 4 and 5).
 
 Neighbouring channels ``x1, x2`` form a pair, which turns to ``cos x1 - sin x2, sin x1 + cos x2``.
 """
@@ -90,7 +90,7 @@ class Transform:
 
 def expected_rotation(weights: Tensor, depths: Tensor, deviations: Tensor, origin: Tensor, along: Tensor,
                       patch: Tensor) -> Tensor:
-    """The mean of ``e^{i w.X}`` over a mixture of Gaussians in depth and the patch's extent (METHOD section 4):
+    """The mean of ``e^{i w.X}`` over a mixture of Gaussians in depth and the patch's extent (rope/README.md, 4):
 
         c(w) = sum_m pi_m exp(-1/2 [(mu_m^2 + sigma_m^2) A + sigma_m^2 B]) exp(i (w.o + mu_m w.r)),   B = (w.r)^2
 

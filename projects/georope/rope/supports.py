@@ -1,4 +1,4 @@
-"""Supports: where along its ray a token may be (METHOD section 3)."""
+"""Supports: where along its ray a token may be (rope/README.md, 3)."""
 from __future__ import annotations
 
 import math

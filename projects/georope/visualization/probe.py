@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from georope.datasets.info_file import load_infos
 from georope.models.cameras import stack_matrices
-from georope.rope import Rays, RotaryAttention
+from georope.rope import Rays, RotaryAttention, Rotation, Transform
 from georope.visualization.boxes import Boxes
 from georope.visualization.info import ground_truth
 
@@ -170,13 +170,14 @@ def probe(model: nn.Module, data: dict, truth: Boxes | None = None, run: bool = 
     return seen
 
 
-def attention_weights(attention: RotaryAttention, query: Tensor, key: Tensor, value: Tensor, queries=None, keys=None,
+def attention_weights(attention: RotaryAttention, query: Tensor, key: Tensor, value: Tensor,
+                      query_rotation: Rotation | None = None, key_rotation: Rotation | Transform | None = None,
                       key_padding_mask: Tensor | None = None) -> Tensor:
     """What ``RotaryAttention.forward`` weighs values with: (B, heads, Q, L). Its kernels do not tell."""
     q, k = (F.linear(x, weight, bias).unflatten(-1, (attention.num_heads, -1)) for x, weight, bias in zip(
         (query, key), attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3)))
-    q = q if queries is None else queries.apply(q)
-    k = k if keys is None else keys.apply(k, tempered=True)
+    q = q if query_rotation is None else query_rotation.apply(q)
+    k = k if key_rotation is None else key_rotation.apply(k, tempered=True)
     logits = torch.einsum('bqhc,blhc->bhql', q, k) / q.shape[-1] ** 0.5
     if key_padding_mask is not None:
         logits = logits.masked_fill(key_padding_mask[:, None, None], -torch.inf)
