@@ -317,9 +317,9 @@ def test_predictors_of_other_units_are_refused(name):
     before, with_focal = old.state_dict(), new.state_dict()
     assert 'reference_focal' not in before and with_focal['reference_focal'] == 560
     for encoding, state, message in (
-            (new, before, r'in metres whatever the lens \(as all.* set reference_focal=None'),
-            (old, with_focal, '560 px of focal length, .* in metres whatever the lens. .* set reference_focal=560'),
-            (other, with_focal, '560 px.* 300 px.* set reference_focal=560')):
+            (new, before, r'in metres whatever the lens \(as all.* set reference_focal .* to None, and give'),
+            (old, with_focal, '560 px of focal length, .* in metres whatever the lens. .* set reference_focal .* to 560$'),
+            (other, with_focal, '560 px.* 300 px.* set reference_focal .* to 560$')):
         for strict in (True, False):
             with pytest.raises(RuntimeError, match='predictors: the checkpoint has learnt depths .*' + message):
                 encoding.load_state_dict(state, strict=strict)
@@ -529,7 +529,8 @@ def test_bad_options_are_named(make, message):
         make()
 
 
-PREDICTORS = dict(anchors=[7.0], depth_range=(0.4, 90.0), bands='mixed', rotate_values=False, per_layer=False)
+PREDICTORS = dict(anchors=[7.0], depth_range=(0.4, 90.0), bands='mixed', rotate_values=False, per_layer=False,
+                  reference_focal=300)
 # Another value of every argument that decides what an encoding computes.
 DECISIVE = {
     NoEncoding: {}, Pluecker: {}, RoPE3D: dict(bands='mixed', rotate_values=False),

@@ -168,7 +168,7 @@ class PredictedRoPE(RoPE3D):
             ``PredictedDepth`` and ``PredictedInterval``.
     """
 
-    decisive = ('predictors.0.log_depths', 'predictors.0.log_range')
+    decisive = ('predictors.0.log_depths', 'predictors.0.log_range', 'focal_unit')
     predicts = True
     predictor = PredictedDepth
 

@@ -73,10 +73,10 @@ def check_depth_units(saved: Tensor | None, own: float | None, name: str) -> Non
         return
     trained, wanted = ('in metres whatever the lens' if focal is None else
                        f'that are metres at {focal:g} px of focal length' for focal in (saved, own))
-    before, setting = (' (as all before reference_focal came)', None) if saved is None else ('', round(saved, 3))
-    raise RuntimeError(f'{name}: the checkpoint has learnt depths {trained}{before}, the config wants depths {wanted}. '
-                       f'To use the checkpoint set reference_focal={setting} of the encoding; for the other depths '
-                       'train again')
+    before, setting = (' (as all before reference_focal came)', 'None, and give the tools --accept-weights, since its '
+                       'own config does not say so') if saved is None else ('', f'{saved:g}')
+    raise RuntimeError(f'{name}: the checkpoint has learnt depths {trained}{before}, the config wants depths {wanted}; '
+                       f'train again, or to use the checkpoint set reference_focal of the encoding to {setting}')
 
 
 class PredictedDepth(nn.Linear):
