@@ -318,7 +318,7 @@ def test_predictors_of_other_units_are_refused(name):
     assert 'reference_focal' not in before and with_focal['reference_focal'] == 560
     for encoding, state, message in (
             (new, before, r'in metres whatever the lens \(as all.* set reference_focal .* to None, and give'),
-            (old, with_focal, '560 px of focal length, .* in metres whatever the lens. .* set reference_focal .* to 560$'),
+            (old, with_focal, '560 px of focal length, .* in metres whatever the lens.* set reference_focal .* 560$'),
             (other, with_focal, '560 px.* 300 px.* set reference_focal .* to 560$')):
         for strict in (True, False):
             with pytest.raises(RuntimeError, match='predictors: the checkpoint has learnt depths .*' + message):
