@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from .bands import XY_WAVELENGTHS, Bands, frequencies
 from .base import PositionEncoding, Support
 from .rays import Rays
-from .rotation import Rotation, Transform, expected_rotation
+from .rotation import LEAST_EXPONENT, Rotation, Transform, expected_rotation
 from .supports import (
     PredictedDepth,
     PredictedInterval,
@@ -64,10 +64,17 @@ class RoPE3D(PositionEncoding):
         self.rotate_values = rotate_values
         self.bands = Bands(bands, num_heads, head_dim)
 
-    def rotate_queries(self, points: Tensor, times: Tensor | None = None) -> Rotation:
-        """The exact rotation of ``points`` (B, Q, 3), metres, LiDAR frame; ``times`` play no part."""
+    def rotate_queries(self, points: Tensor, times: Tensor | None = None, spreads: Tensor | None = None) -> Rotation:
+        """The exact rotation of ``points`` (B, Q, 3), metres, LiDAR frame; ``times`` play no part. With ``spreads``
+        (B, Q, n, 3), standard deviations along n independent lines, in metres, its mean over a Gaussian."""
         with torch.autocast(points.device.type, enabled=False):
-            return self._rotation(self.bands(points.to(torch.promote_types(points.dtype, torch.float32))))
+            dtype = torch.promote_types(points.dtype, torch.float32)
+            rotation = self._rotation(self.bands(points.to(dtype)))
+            if spreads is None:
+                return rotation
+            exponent = -0.5 * self.bands(spreads.to(dtype)).square().sum(2)  # (B, Q, 1 or heads, pairs)
+            damping = exponent.clamp(min=LEAST_EXPONENT).exp().transpose(1, 2)
+            return Rotation(damping * rotation.cos, damping * rotation.sin, rotate_values=self.rotate_values)
 
     def _rotation(self, phase: Tensor) -> Rotation:
         """Of ``phase`` (B, L, 1 or heads, pairs)."""
@@ -317,8 +324,8 @@ class WorldRoPE(PredictedRoPE):
         deviation = None if query_deviation is None else torch.tensor(query_deviation, dtype=torch.float32)
         self.register_buffer('query_deviation', deviation, persistent=False)
 
-    def rotate_queries(self, points: Tensor, times: Tensor | None = None) -> Rotation:
-        rotation = super().rotate_queries(points)
+    def rotate_queries(self, points: Tensor, times: Tensor | None = None, spreads: Tensor | None = None) -> Rotation:
+        rotation = super().rotate_queries(points, spreads=spreads)
         if self.query_deviation is None:
             return rotation
         vectors = self.bands.vectors.to(rotation.cos.dtype)
