@@ -69,6 +69,7 @@ def test_name_says_gpus_batch_and_epochs(path):
 def test_encoding_is_the_only_difference_from_petr(path):
     """On the toy world how training starts as well."""
     plain = 'toy/petr_toy.py' if path.parts[0] == 'toy' else 'petr/petr_r50_8xb2-24e_nus-3d.py'
+    plain = plain.replace('r50', 'vov-800x320') if 'vov' in path.stem else plain
     a, b = (Config.fromfile(ROOT / 'configs' / name).to_dict() for name in (plain, path))
     for cfg in (a, b):
         head = cfg['model']['pts_bbox_head']

@@ -6,6 +6,7 @@ import yaml
 from mmengine.config import Config
 
 CONFIGS = Path(__file__).resolve().parents[1] / 'configs'
+SIZES = {'vov-800x320': (320, 800), 'vov-1600x640': (640, 1600)}
 
 
 def load(name):
@@ -27,7 +28,8 @@ def test_the_r50_recipe_is_that_of_the_streampetr_repository():
 
 @pytest.mark.parametrize('name, epochs, queries, lr_mult', [
     ('r50_8xb2-seq-90e', 90, 644, 0.25), ('r50_8xb2-seq-428q-60e', 60, 300, 0.1),
-    ('vov-800x320_8xb2-seq-24e', 24, 644, 0.1), ('r50_8xb1-8key-2grad-24e', 24, 644, 0.25)])
+    ('vov-800x320_8xb2-seq-24e', 24, 644, 0.1), ('vov-1600x640_8xb1-seq-24e', 24, 644, 0.1),
+    ('r50_8xb1-8key-2grad-24e', 24, 644, 0.25)])
 def test_variants(name, epochs, queries, lr_mult):
     cfg = load(f'streampetr/streampetr_{name}_nus-3d.py')
     head = cfg.model.pts_bbox_head
@@ -36,16 +38,18 @@ def test_variants(name, epochs, queries, lr_mult):
     assert (head.num_query, head.memory_len) == (queries, 4 * head.topk_proposals)
     assert cfg.optim_wrapper.paramwise_cfg.custom_keys.img_backbone.lr_mult == lr_mult
     windows = '8key' in name
-    assert cfg.optim_wrapper.optimizer.lr == (2e-4 if windows else 4e-4)
+    assert cfg.optim_wrapper.optimizer.lr == (2e-4 if '8xb1' in name else 4e-4)
     assert (cfg.train_dataloader.dataset.type == 'georope.NuScenesWindowDataset') == windows
     if windows:
         grads = [cfg.model[f'num_frame_{part}'] for part in ('losses', 'head_grads', 'backbone_grads')]
         assert grads == [cfg.model.data_preprocessor.batch_augments[0].last_frames] * 3 == [2] * 3
     for pipeline, index in ((cfg.train_dataloader.dataset.pipeline, 1), (cfg.test_dataloader.dataset.pipeline, 0)):
-        assert pipeline[index].final_dim == ((320, 800) if 'vov' in name else (256, 704))
+        assert pipeline[index].final_dim == SIZES.get(name.partition('_')[0], (256, 704))
 
 
-@pytest.mark.parametrize('folder, suffix', [('streampetr', '_r50_8xb2-seq-24e_nus-3d'), ('toy', '_toy')])
+@pytest.mark.parametrize('folder, suffix', [
+    ('streampetr', '_r50_8xb2-seq-24e_nus-3d'), ('streampetr', '_vov-800x320_8xb2-seq-24e_nus-3d'),
+    ('streampetr', '_vov-1600x640_8xb1-seq-24e_nus-3d'), ('toy', '_toy')])
 @pytest.mark.parametrize('encoding', ['urope', 'worldrope'])
 def test_encoding_is_the_only_difference_between_twins(folder, suffix, encoding):
     """On the toy world how training starts as well."""

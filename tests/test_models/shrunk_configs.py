@@ -1,6 +1,7 @@
 """Every shipped config made small enough for a step in a fraction of a second, through the config, and its batches."""
 import copy
 import functools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,15 @@ WINDOW = 4  # frames, of which the shipped config of windows gives losses to the
 DIMS = 128  # heads of 16 channels, or of 8 where there are sixteen
 
 
-# They differ from streampetr_r50_8xb2-seq-24e in the schedule or in what is shrunk; tests/test_models/test_vovnet.py
-# tests VoVNet by itself.
-TWINS = [CONFIGS / f'streampetr/streampetr_{name}_nus-3d.py' for name in (
-    'r50_8xb2-seq-90e', 'r50_8xb2-seq-428q-60e', 'vov-800x320_8xb2-seq-24e')]
-PATHS = [path for path in sorted(CONFIGS.rglob('*.py')) if '_base_' not in path.parts and path not in TWINS]
+def _twin(path: Path) -> Path | None:
+    """The ResNet-50 config of 24 epochs that it differs from in schedule, backbone and image size alone, if any."""
+    name = re.sub(r'_(vov)-\d+x\d+_8xb[12]-|(-428q)?-[69]0e', lambda m: '_r50_8xb2-' if m[1] else '-24e', path.name)
+    return None if name == path.name or 'classic' in name else path.with_name(name)
+
+
+_ALL = [path for path in sorted(CONFIGS.rglob('*.py')) if '_base_' not in path.parts]
+TWINS = {path: _twin(path) for path in _ALL if _twin(path)}  # test_vovnet.py tests the backbone by itself
+PATHS = [path for path in _ALL if path not in TWINS]
 
 
 @functools.cache

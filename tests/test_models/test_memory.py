@@ -78,7 +78,7 @@ def test_lanes_are_apart_and_nan_does_not_outlive_a_start(change):
     step(memory, meta(0.5), meta(3.5), value=torch.nan, points=(torch.nan, torch.inf, 0))
     slots = memory.get(Frames.read([meta(1.0, **change), meta(4.0)], torch.device('cpu')), START, 4)
     fresh = Memory(6).get(Frames.read([meta()], torch.device('cpu')), START, 4)
-    assert all(torch.equal(a[0], b[0]) for a, b in zip(slots.tensors(), fresh.tensors()))
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(slots.tensors().values(), fresh.tensors().values()))
     assert slots.filled == (2, 6) and slots.embedding[1, 0].isnan().all()
 
 
@@ -102,10 +102,11 @@ def test_get_changes_nothing_and_no_gradient_stays():
     step(memory, meta())
     frames = Frames.read([meta(0.5)], torch.device('cpu'))
     first, second = memory.get(frames, START, 4), memory.get(frames, START.requires_grad_(), 4)
-    assert all(torch.equal(a, b) and not b.requires_grad for a, b in zip(first.tensors(), second.tensors()))
+    assert all(torch.equal(a, b) and not b.requires_grad
+               for a, b in zip(first.tensors().values(), second.tensors().values()))
     START.requires_grad_(False)
     memory.update(torch.ones(1, 2, 4, requires_grad=True), torch.ones(1, 2, 3), torch.ones(1, 2, 2))
-    assert not any(x.requires_grad for x in memory.get(frames, START, 4).tensors())
+    assert not any(x.requires_grad for x in memory.get(frames, START, 4).tensors().values())
     memory.reset()
     with pytest.raises(RuntimeError, match='get'):
         memory.update(torch.ones(1, 2, 4), torch.ones(1, 2, 3), torch.ones(1, 2, 2))

@@ -133,7 +133,7 @@ def test_focal_lengths_of_tokens():
     """Token t belongs to camera t // (H * W); the reference's slip is t % N."""
     cam2img = np.tile(np.eye(4), (3, 1, 1)) * np.array([1, 2, 3.0])[:, None, None]
     for compat, expected in ((False, [1, 1, 2, 2, 3, 3]), (True, [1, 2, 3, 1, 2, 3])):
-        focal = tiny_head(compat=compat)._focal_lengths([dict(cam2img=cam2img)], 3, 2, None, torch.device('cpu'))
+        focal = tiny_head(compat=compat)._focal_lengths([dict(cam2img=cam2img)], 3, 2, torch.device('cpu'))
         assert focal[0, :, 0].tolist() == expected
 
 

@@ -41,6 +41,18 @@ def test_tokens_are_ordered_camera_row_column():
         torch.testing.assert_close(pixels, centres(2, 5, 16))
 
 
+def test_tokens_know_their_camera():
+    """Also of those chosen, whose inverse projection gives their points."""
+    rays = Rays.from_lidar2img(torch.stack((rig(3), rig(3).flip(0))), (2, 5), 16)
+    assert rays.cameras.tolist() == [[0] * 10 + [1] * 10 + [2] * 10] * 2
+    some = rays.select(torch.tensor([[29, 0, 12], [3, 14, 21]]))
+    assert some.cameras.tolist() == [[2, 0, 1], [0, 1, 2]] and some.to(torch.float32).cameras.dtype == torch.int64
+    depth, ones = 7.0, torch.ones(2, 3, 1).double()
+    matrices = rays.img2lidar[torch.arange(2)[:, None], some.cameras]
+    lifted = (matrices @ torch.cat((some.pixels * depth, ones * depth, ones), dim=-1)[..., None])[..., 0]
+    torch.testing.assert_close(lifted, some.points([depth])[:, :, 0])
+
+
 @settings(deadline=None)
 @given(cameras)
 def test_footprint_is_the_change_of_direction_per_pixel(matrix):

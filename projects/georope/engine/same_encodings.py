@@ -38,7 +38,8 @@ def other_encodings(trained: str, current: str, model: nn.Module) -> list[str]:
         shape = _shape(model, path)
         old, new = _describe(old, shape), _describe(new, shape)
         if old != new:
-            differing = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
+            differing = ['type'] if old.get('type') != new.get('type') else sorted(
+                name for name in {*old, *new} if old.get(name) != new.get(name))
             told.append(f"trained with {old_text or 'no ' + path.rpartition('.')[2]}, the config has "
                         f"{new_text or 'none'} (other {', '.join(differing)})")
     return told

@@ -2,12 +2,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from georope.rope import Rays
 from georope.rope.transfer import to_device
+
+
+@dataclass(frozen=True)
+class Cameras:
+    """The cameras of all image tokens, in the order (camera, row, column).
+
+    Attributes:
+        rays: of the tokens.
+        focal_lengths: (B, L, 2) of each token's camera, pixels, negative where an image is flipped; None where nothing
+            asks for them.
+        padding: bool (B, L), True for padding; None where there is none.
+    """
+
+    rays: Rays
+    focal_lengths: Tensor | None
+    padding: Tensor | None
+
+    def select(self, tokens: Tensor) -> Cameras:
+        """Those of some tokens, indices (B, K)."""
+        focal, padding = self.focal_lengths, self.padding
+        return Cameras(self.rays.select(tokens),
+                       None if focal is None else focal.gather(1, tokens[..., None].expand(-1, -1, 2)),
+                       None if padding is None else padding.gather(1, tokens))
 
 
 def sample_name(meta: dict) -> str:

@@ -9,6 +9,9 @@ What the ten numbers of a box code mean depends on the mmdet3d that made the box
                     mmdet3d's projects/PETR (petr_vovnet_gridmask_p4_800x320-e2191752: trained with the old boxes).
     projects-petr   length, width, height; angle = -yaw - pi/2.  Trained with projects/PETR since 19 January 2023.
     mmdet3d-1.x     length, width, height; angle = yaw.  The StreamPETR repository; megvii's code on new boxes.
+
+A third layout, ``eva02``, is a backbone alone, for ``EvaViT``: EVA-02's detectors (eva02_L_coco_det_sys_o365.pth of
+Yuxin-CV/EVA-02), as released or with StreamPETR's names.
 """
 from __future__ import annotations
 
@@ -27,6 +30,11 @@ MARKS = {
     'classic': [HEAD + name for name in ('code_weights', 'input_proj.weight', 'adapt_pos3d.0.weight')],
     'stream': [HEAD + name for name in ('code_weights', 'coords_d', 'memory_embed.0.weight')],
 }
+# EVA-02's backbone in detectors: what its names begin with, and its names that timm changed.
+EVA_PREFIXES = ('backbone.net.', 'img_backbone.')
+EVA_MARK = 'blocks.0.attn.q_bias'
+EVA_NAMES = {'mlp.w1.': 'mlp.fc1_g.', 'mlp.w2.': 'mlp.fc1_x.', 'mlp.w3.': 'mlp.fc2.', 'mlp.ffn_ln.': 'mlp.norm.',
+             'attn.q_bias': 'attn.q_proj.bias', 'attn.v_bias': 'attn.v_proj.bias'}
 # Rows of the last layer that regress x, y, z and the three logarithms of sizes, as the sources order them.
 CENTRE_ROWS = {'classic': (0, 1, 4), 'stream': (0, 1, 2)}
 SIZE_ROWS = {'classic': (2, 3, 5), 'stream': (3, 4, 5)}
@@ -52,7 +60,7 @@ class Conversion:
     """
 
     layout: str
-    era: str
+    era: str | None
     state_dict: dict[str, Tensor] = field(default_factory=dict)
     matched: list[str] = field(default_factory=list)
     converted: dict[str, str] = field(default_factory=dict)
@@ -62,7 +70,8 @@ class Conversion:
 
     def report(self) -> str:
         """Text with the counts, and all names but those of matched tensors."""
-        lines = [f'layout {self.layout}, boxes of {self.era}', f'matched: {len(self.matched)} tensors']
+        boxes = f', boxes of {self.era}' if self.era else ''
+        lines = [f'layout {self.layout}{boxes}', f'matched: {len(self.matched)} tensors']
         for what, names in (('converted', self.converted), ('missing', self.missing), ('left', self.left)):
             lines.append(f'{what}: {len(names)} tensors')
             lines += [f'    {name}' + (f': {names[name]}' if isinstance(names, dict) else '') for name in names]
@@ -127,14 +136,18 @@ def convert(weights: Mapping[str, Tensor], model: nn.Module, era: str | None = N
         ValueError: if layout or era are unknown, or the weights are those of another model: other names, shapes,
             ranges, or branches that differ from layer to layer; names the tensors.
     """
+    for prefix in EVA_PREFIXES:
+        if prefix + EVA_MARK in weights:
+            return _convert_eva(weights, prefix, model)
     layout = find_layout(weights)
     result = Conversion(layout, era or find_era(layout, meta or {}))
-    if layout == 'stream' and not model.pts_bbox_head.compat:
+    head = model.get_submodule('pts_bbox_head')
+    if layout == 'stream' and not head.compat:
         result.notes.append('note: these weights were trained with the slips that model.pts_bbox_head.compat=True '
                             'repeats; without it their results differ a little')
     target = model.state_dict()
     rest = dict(weights)
-    _drop_frozen(rest, model.pts_bbox_head, result)
+    _drop_frozen(rest, head, result)
     _drop_aliases(rest, target, result)
     result.left |= {name: 'not in this model' for name in rest if name not in target}
     result.missing = [name for name in target if name not in rest]
@@ -151,6 +164,36 @@ def convert(weights: Mapping[str, Tensor], model: nn.Module, era: str | None = N
                 result.converted[name] = change
             else:
                 result.matched.append(name)
+    return result
+
+
+def _convert_eva(weights: Mapping[str, Tensor], prefix: str, model: nn.Module) -> Conversion:
+    """The backbone of a detector with EVA-02, whose names begin with ``prefix``."""
+    result = Conversion('eva02', None)
+    target = {name: value for name, value in model.state_dict().items() if name.startswith('img_backbone.')}
+    for name, value in weights.items():
+        ours = 'img_backbone.vit.' + name.removeprefix(prefix)
+        for theirs, timms in EVA_NAMES.items():
+            ours = ours.replace(theirs, timms)
+        if not name.startswith(prefix) or '.rope' in ours or '.adapter.' in ours:
+            result.left[name] = 'no part of the backbone, or a constant of its rotary code'
+            continue
+        change = 'renamed' if ours.removeprefix('img_backbone.vit.') != name.removeprefix(prefix) else ''
+        if ours == 'img_backbone.vit.pos_embed' and ours in target and value.shape[1] == target[ours].shape[1] + 1:
+            value, change = value[:, 1:], 'without the class token'
+        if ours not in target or value.shape != target[ours].shape:
+            raise ValueError(f'{name} has the shape {tuple(value.shape)}; the config wants img_backbone=dict('
+                             'type="georope.EvaViT", ...) of the same width and depth, with '
+                             f'{tuple(target[ours].shape) if ours in target else "no such tensor"} here')
+        result.state_dict[ours] = value.to(target[ours].dtype).contiguous()
+        if change:
+            result.converted[ours] = change
+        else:
+            result.matched.append(ours)
+    result.missing = [name for name in target if name not in result.state_dict]
+    _refuse('the checkpoint lacks', result.missing)
+    result.notes.append('the backbone alone: model.img_backbone.init_cfg=dict(type="Pretrained", checkpoint=OUT, '
+                        'prefix="img_backbone.")')
     return result
 
 

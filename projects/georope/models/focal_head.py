@@ -99,7 +99,7 @@ class FocalHead(BaseModule):
         """Classes and centres start at a score of 0.01."""
         super().init_weights()
         for layer in (self.cls, self.centerness):
-            nn.init.constant_(layer.bias, bias_init_with_prob(0.01))
+            nn.init.constant_(layer.get_parameter('bias'), bias_init_with_prob(0.01))
 
     @property
     def ratio(self) -> float:
@@ -108,7 +108,8 @@ class FocalHead(BaseModule):
 
     def forward(self, features: Tensor, metas: Sequence[dict]) -> CameraPredictions:
         """features (B, N, in_channels, H, W) and the samples' meta information (img_shape) -> predictions, float32."""
-        batch, cameras, _, *size = features.shape
+        batch, cameras = features.shape[:2]
+        size = (features.shape[3], features.shape[4])
         images = features.flatten(0, 1)
         classified, regressed = self.shared_cls(images), self.shared_reg(images)
         logits, centerness, ltrb, offset = (

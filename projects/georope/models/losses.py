@@ -39,7 +39,8 @@ def check_predictions(predictions: Sequence[Tensor], metas: Sequence[dict], kind
 class FocalLoss(MMDetFocalLoss):
     """mmdet's sigmoid focal loss on its plain torch path on every device, so that mmcv built without CUDA trains."""
 
-    def forward(self, pred: Tensor, target: Tensor, weight: Tensor = None, avg_factor: float = None) -> Tensor:
+    def forward(self, pred: Tensor, target: Tensor, weight: Tensor | None = None,
+                avg_factor: float | None = None) -> Tensor:
         """pred (n, classes) logits, target (n,) with ``classes`` for background -> scalar."""
         one_hot = F.one_hot(target, pred.shape[-1] + 1)[:, :-1]
         return self.loss_weight * py_sigmoid_focal_loss(
@@ -50,7 +51,8 @@ class FocalLoss(MMDetFocalLoss):
 class L1Loss(MMDetL1Loss):
     """mmdet's, without its question on the host whether any weight is positive."""
 
-    def forward(self, pred: Tensor, target: Tensor, weight: Tensor = None, avg_factor: float = None) -> Tensor:
+    def forward(self, pred: Tensor, target: Tensor, weight: Tensor | None = None,
+                avg_factor: float | None = None) -> Tensor:
         """pred, target, weight (n, d) -> scalar."""
         return self.loss_weight * l1_loss(pred, target, weight, reduction=self.reduction, avg_factor=avg_factor)
 
@@ -68,7 +70,7 @@ class QualityFocalLoss(nn.Module):
         super().__init__()
         self.beta, self.loss_weight = beta, loss_weight
 
-    def forward(self, pred: Tensor, target: tuple[Tensor, Tensor], avg_factor: float = None) -> Tensor:
+    def forward(self, pred: Tensor, target: tuple[Tensor, Tensor], avg_factor: float | None = None) -> Tensor:
         """pred (n, classes) logits, target: labels (n,), ``classes`` for background, and qualities (n,) -> scalar."""
         labels, quality = target
         one_hot = F.one_hot(labels, pred.shape[-1] + 1)[:, :-1].bool()

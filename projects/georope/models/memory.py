@@ -103,14 +103,14 @@ class Slots:
     def where(self, lanes: Sequence[bool], others: Slots) -> Slots:
         """These in some lanes, ``others`` in the rest."""
         mask = to_device(torch.tensor(lanes), self.points.device)
-        # A choice, not a product: 0 * NaN is NaN.
-        chosen = (torch.where(mask.view(-1, *[1] * (own.dim() - 1)), own, other)
-                  for own, other in zip(self.tensors(), others.tensors()))
-        return Slots(*chosen, filled=tuple(
+        # torch.where, since a product with the mask would keep NaN: 0 * NaN is NaN.
+        chosen = {name: torch.where(mask.view(-1, *[1] * (own.dim() - 1)), own, getattr(others, name))
+                  for name, own in self.tensors().items()}
+        return replace(self, **chosen, filled=tuple(
             own if lane else other for lane, own, other in zip(lanes, self.filled, others.filled)))
 
-    def tensors(self) -> list[Tensor]:
-        return [getattr(self, field.name) for field in fields(self) if field.name != 'filled']
+    def tensors(self) -> dict[str, Tensor]:
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != 'filled'}
 
 
 class Memory:
@@ -155,12 +155,15 @@ class Memory:
             self.reset()
             self._last = [None] * len(frames.scenes)
         anew = [self._starts(frames, lane) for lane in range(len(self._last))]
-        slots = self._start(frames, start_points, channels) if any(anew) else None
-        if not all(anew):
-            kept = Slots(*(x[:, :self.length] for x in self._kept.tensors()),
-                         filled=tuple(min(filled, self.length) for filled in self._kept.filled))
-            kept = kept.seen_from(frames.inverses, frames.seconds - kept.times)
-            slots = kept if slots is None else slots.where(anew, kept)
+        kept = self._kept
+        if kept is None or all(anew):
+            slots = self._start(frames, start_points, channels)
+        else:
+            kept = replace(kept, **{name: x[:, :self.length] for name, x in kept.tensors().items()},
+                           filled=tuple(min(filled, self.length) for filled in kept.filled))
+            slots = kept.seen_from(frames.inverses, frames.seconds - kept.times)
+            if any(anew):
+                slots = self._start(frames, start_points, channels).where(anew, slots)
         self._current = frames, slots
         return slots
 
@@ -177,9 +180,11 @@ class Memory:
         (frames, slots), self._current = self._current, None
         batch, num = points.shape[:2]
         poses = torch.eye(4, dtype=torch.float64, device=points.device).expand(batch, num, 4, 4)
-        new = (embedding.float(), points.double(), velocity.float(), poses, points.new_zeros(batch, num).double())
-        both = Slots(*(torch.cat((x.detach(), old), dim=1) for x, old in zip(new, slots.tensors())),
-                     filled=tuple(num + filled for filled in slots.filled))
+        new = dict(embedding=embedding.float(), points=points.double(), velocity=velocity.float(), poses=poses,
+                   times=points.new_zeros(batch, num).double())
+        both = replace(slots, **{name: torch.cat((new[name].detach(), old), dim=1)
+                                 for name, old in slots.tensors().items()},
+                       filled=tuple(num + filled for filled in slots.filled))
         self._kept = both.seen_from(frames.poses, frames.seconds - both.times)
         self._last = list(zip(frames.scenes, frames.times))
 
@@ -196,9 +201,9 @@ class Memory:
 
     def _start(self, frames: Frames, start_points: Tensor, channels: int) -> Slots:
         batch, num, device = len(frames.scenes), len(start_points), frames.poses.device
-        shape, wide = (batch, self.length), dict(dtype=torch.float64, device=device)
-        points, poses = torch.zeros(*shape, 3, **wide), torch.zeros(*shape, 4, 4, **wide)
+        times = torch.zeros(batch, self.length, dtype=torch.float64, device=device)
+        points, poses = times.new_zeros(*times.shape, 3), times.new_zeros(*times.shape, 4, 4)
         points[:, :num] = start_points.detach()
-        poses[:, :num] = torch.eye(4, **wide)
-        return Slots(torch.zeros(*shape, channels, device=device), points, torch.zeros(*shape, 2, device=device), poses,
-                     torch.zeros(*shape, **wide), (num, ) * batch)
+        poses[:, :num] = torch.eye(4, dtype=torch.float64, device=device)
+        return Slots(torch.zeros(*times.shape, channels, device=device), points,
+                     torch.zeros(*times.shape, 2, device=device), poses, times, (num, ) * batch)

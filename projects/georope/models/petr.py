@@ -18,6 +18,7 @@ class PETR(Base3DDetector):
         pts_bbox_head: head; it reads one level.
         data_preprocessor: ``FramePreprocessor``, or mmdet3d's.
         position_level: the level the head reads, 0 for the neck's finest.
+        train_cfg: None; mmdet3d's ``init_model`` says so, whatever the model.
     """
 
     def __init__(self,
@@ -26,6 +27,7 @@ class PETR(Base3DDetector):
                  pts_bbox_head: dict,
                  data_preprocessor: dict | None = None,
                  position_level: int = 0,
+                 train_cfg: None = None,
                  init_cfg: dict | None = None) -> None:
         super().__init__(data_preprocessor, init_cfg)
         self.img_backbone = MODELS.build(img_backbone)

@@ -1,15 +1,14 @@
 """The head of PETR as first published (arXiv 2203.05625): megvii's repository and mmdet3d's projects/PETR."""
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from georope.registry import MODELS
-from georope.rope import Rays
 
+from .cameras import Cameras
 from .embeddings import frustum_coordinates, inverse_sigmoid, sine_embedding
 from .petr_head import DEPTH_BINS, PETRHead, _mlp
 
@@ -39,18 +38,18 @@ class PETRClassicHead(PETRHead):
             self.position_encoder = _mlp(3 * DEPTH_BINS, 4 * embed_dims, embed_dims)
             self.adapt_pos3d = _mlp(embed_dims * 3 // 2, 4 * embed_dims, embed_dims)
 
-    def _embed_tokens(self, tokens: Tensor, rays: Rays, padding: Tensor | None, metas: Sequence[dict],
-                      grid: tuple[int, int, int], chosen: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        if chosen is not None:
+    def _embed_tokens(self, tokens: Tensor, cameras: Cameras,
+                      grid: tuple[int, int, int]) -> tuple[Tensor, Tensor | None]:
+        if tokens.shape[1] != grid[0] * grid[1] * grid[2]:
             raise ValueError('PETRClassicHead attends to all image tokens: it has no choice of tokens')
-        content = self.input_proj(tokens)
+        content, rays = self.input_proj(tokens), cameras.rays
         if not self.position_embedding:
             return content, None
         corners = replace(rays, directions=rays.directions - self.stride / 2 * rays.footprints.sum(-2))
         coordinates = frustum_coordinates(corners, self.depths, self.position_range)
         valid = rays.origins.new_ones(tokens.shape[:2])
-        if padding is not None:
-            valid = valid.masked_fill(padding, 0)
+        if cameras.padding is not None:
+            valid = valid.masked_fill(cameras.padding, 0)
         cells = _cell_positions(valid.unflatten(1, grid)).flatten(1, 3)
         sine = sine_embedding(cells, self.adapt_pos3d[0].in_features // 3).flatten(-2)
         return content, self.position_encoder(inverse_sigmoid(coordinates)) + self.adapt_pos3d(sine)

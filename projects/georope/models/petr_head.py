@@ -25,7 +25,7 @@ from georope.rope.transfer import to_device
 
 from . import box_code
 from .assignment import Targets, match, read_targets
-from .cameras import padded_tokens, stack_matrices
+from .cameras import Cameras, padded_tokens, stack_matrices
 from .decoder import PETRDecoder
 from .denoising import Denoising, DenoisingQueries
 from .embeddings import MLN, SEGate, cone_code, frustum_coordinates, inverse_sigmoid, lid_depths, sine_embedding_3d
@@ -117,8 +117,8 @@ class PETRHead(BaseModule):
             num_heads, head_dim and num_layers are those of the decoder.
         self_encoding: the rotary encoding of self-attention among 3D queries (and the memory's), whatever that of
             cross-attention is: ``georope.RoPE3D`` or ``georope.BEVTimeRoPE``; None for none.
-        moving_queries, uncertain_queries: ``moving`` and ``uncertain`` of ``QueryRotations``; the latter needs an encoding
-            that takes ``spreads`` of queries, such as ``WorldRoPE``.
+        moving_queries, uncertain_queries: ``moving`` and ``uncertain`` of ``QueryRotations``; the latter needs an
+            encoding that takes ``spreads`` of queries, such as ``WorldRoPE``.
         decoder: arguments of ``PETRDecoder``.
         denoising: arguments of ``Denoising``; None for none.
         code_weights: weights of the ten numbers of a box code, in the assignment and in the loss.
@@ -181,8 +181,8 @@ class PETRHead(BaseModule):
         if uncertain_queries is not None and set(uncertain_queries) != {'box', 'drift'}:
             raise ValueError(f'uncertain_queries must be dict(box=, drift=), not {uncertain_queries}')
         if uncertain_queries is not None and 'spreads' not in signature(self.encoding.rotate_queries).parameters:
-            raise ValueError(f'uncertain_queries: {type(self.encoding).__name__} takes no spreads of queries; use URoPE, '
-                             'LearnedDepth, RayRoPE or WorldRoPE as encoding')
+            raise ValueError(f'uncertain_queries: {type(self.encoding).__name__} takes no spreads of queries; use '
+                             'URoPE, LearnedDepth, RayRoPE or WorldRoPE as encoding')
         if moving_queries and not (self.encoding.codes_points or self.self_encoding.codes_points):
             raise ValueError('moving_queries: no encoding of the head knows where queries are')
         self.moving_queries, self.uncertain_queries = moving_queries, uncertain_queries
@@ -337,42 +337,49 @@ class PETRHead(BaseModule):
 
     def _embed_image(self, features: Tensor, metas: Sequence[dict], chosen: Tensor | None) -> ImageTokens:
         """The image tokens; arguments as in ``forward``."""
-        _, cameras, _, *size = features.shape
-        lidar2img = stack_matrices(metas, 'lidar2img', cameras, 4)
-        rays = Rays.from_lidar2img(lidar2img, size, self.stride, features.device, torch.float32)
-        padding = padded_tokens(metas, cameras, size, self.stride, features.device)
+        _, num_cameras, _, *size = features.shape
+        cameras = self._read_cameras(metas, num_cameras, size, features.device)
         tokens = features.flatten(3).transpose(2, 3).flatten(1, 2)
         if chosen is not None:
-            rays, tokens = rays.select(chosen), tokens.gather(1, chosen[..., None].expand(-1, -1, tokens.shape[-1]))
-            padding = None if padding is None else padding.gather(1, chosen)
-        content, position = self._embed_tokens(tokens, rays, padding, metas, (cameras, *size), chosen)
-        absolute = self.encoding.embed_keys(rays)
+            cameras = cameras.select(chosen)
+            tokens = tokens.gather(1, chosen[..., None].expand(-1, -1, tokens.shape[-1]))
+        content, position = self._embed_tokens(tokens, cameras, (num_cameras, *size))
+        absolute = self.encoding.embed_keys(cameras.rays)
         if absolute is not None:
             position = absolute if position is None else position + absolute
-        return ImageTokens(content, position, padding, self.encoding.prepare(rays, metas))
+        return ImageTokens(content, position, cameras.padding, self.encoding.prepare(cameras.rays, metas))
 
-    def _embed_tokens(self, tokens: Tensor, rays: Rays, padding: Tensor | None, metas: Sequence[dict],
-                      grid: tuple[int, int, int], chosen: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Features (B, L, in_channels) of a grid (cameras, rows, columns) -> content and position (B, L, C) or None."""
+    def _read_cameras(self, metas: Sequence[dict], num_cameras: int, size: Sequence[int],
+                      device: torch.device) -> Cameras:
+        """Those of a feature map of ``size`` (rows, columns)."""
+        lidar2img = stack_matrices(metas, 'lidar2img', num_cameras, 4)
+        rays = Rays.from_lidar2img(lidar2img, size, self.stride, device, torch.float32)
+        padding = padded_tokens(metas, num_cameras, size, self.stride, device)
+        per_camera = size[0] * size[1]
+        focal_lengths = self._focal_lengths(metas, num_cameras, per_camera, device) if self.position_embedding else None
+        return Cameras(rays, focal_lengths, padding)
+
+    def _focal_lengths(self, metas: Sequence[dict], cameras: int, per_camera: int, device: torch.device) -> Tensor:
+        """Of each token: (B, L, 2), pixels; negative where an image is flipped."""
+        cam2img = stack_matrices(metas, 'cam2img', cameras, 3)
+        return self._to_tokens(to_device(cam2img.diagonal(dim1=-2, dim2=-1)[..., :2].float(), device), per_camera)
+
+    def _to_tokens(self, focal_lengths: Tensor, per_camera: int) -> Tensor:
+        """Those of the cameras (B, N, 2) for their tokens: (B, L, 2)."""
+        if self.compat:
+            return focal_lengths.repeat(1, per_camera, 1)
+        return focal_lengths.repeat_interleave(per_camera, dim=1)
+
+    def _embed_tokens(self, tokens: Tensor, cameras: Cameras,
+                      grid: tuple[int, int, int]) -> tuple[Tensor, Tensor | None]:
+        """Features (B, L, in_channels) -> content and position (B, L, C) or None. Where no token is left out they are
+        those of a ``grid`` (cameras, rows, columns)."""
         content = self.memory_embed(tokens)
         if not self.position_embedding:
             return F.layer_norm(content, content.shape[-1:]), None
-        cameras, rows, columns = grid
-        focal_lengths = self._focal_lengths(metas, cameras, rows * columns, chosen, tokens.device)
-        coordinates = frustum_coordinates(rays, self.depths, self.position_range)
-        content = self.spatial_alignment(content, cone_code(coordinates, focal_lengths))
+        coordinates = frustum_coordinates(cameras.rays, self.depths, self.position_range)
+        content = self.spatial_alignment(content, cone_code(coordinates, cameras.focal_lengths))
         return content, self.featurized_pe(self.position_encoder(inverse_sigmoid(coordinates)), content)
-
-    def _focal_lengths(self, metas: Sequence[dict], cameras: int, per_camera: int, chosen: Tensor | None,
-                       device: torch.device) -> Tensor:
-        """Of each token: (B, L, 2), pixels; negative where an image is flipped."""
-        cam2img = stack_matrices(metas, 'cam2img', cameras, 3)
-        focal_lengths = to_device(cam2img.diagonal(dim1=-2, dim2=-1)[..., :2].float(), device)
-        if self.compat:
-            focal_lengths = focal_lengths.repeat(1, per_camera, 1)
-        else:
-            focal_lengths = focal_lengths.repeat_interleave(per_camera, dim=1)
-        return focal_lengths if chosen is None else focal_lengths.gather(1, chosen[..., None].expand(-1, -1, 2))
 
     def _make_queries(self, metas: Sequence[dict], device: torch.device,
                       denoising: DenoisingQueries | None) -> Queries:

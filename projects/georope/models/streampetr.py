@@ -107,15 +107,15 @@ class StreamPETR(PETR):
             raise ValueError(f'windows have {length} frames of images and {sorted(lengths)} samples; it needs as '
                              f'many of both, at least num_frame_head_grads={self.num_frame_head_grads} and '
                              f'num_frame_backbone_grads={self.num_frame_backbone_grads}')
-        features = []
+        parts = []
         first = length - self.num_frame_backbone_grads
         if first:
             with torch.no_grad(), _evaluating(self):
-                features.append(self._extract_frames(imgs[:, :first]))
-        features = torch.cat((*features, self._extract_frames(imgs[:, first:])), dim=1)
+                parts.append(self._extract_frames(imgs[:, :first]))
+        features = torch.cat((*parts, self._extract_frames(imgs[:, first:])), dim=1)
 
         self.pts_bbox_head.memory.reset()
-        losses = {}
+        losses: dict[str, Tensor] = {}
         for t, samples in enumerate(zip(*windows)):
             metas = [sample.metainfo for sample in samples]
             if t >= length - self.num_frame_losses:

@@ -41,8 +41,8 @@ class Support:
 
 
 class PositionEncoding(nn.Module):
-    """Base of all encodings, and the whole of what a head asks of them. It encodes nothing itself: subclasses override
-    what they need. In a forward pass:
+    """Base of all encodings, and all that a head asks of them. It encodes nothing itself: subclasses override what they
+    need. In a forward pass:
 
         frame = encoding.prepare(rays, metas)                         # once per frame: all that cameras decide
         position = encoding.embed_keys(rays)                          # additive position of the image tokens

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 import torch
@@ -195,7 +195,8 @@ class PredictedRoPE(RoPE3D):
     def prepare(self, rays: Rays, metas: Sequence[dict] | None = None) -> Frame:
         with torch.autocast(rays.origins.device.type, enabled=False):
             patch = rays.patch_variance * self.bands.distinct(rays.footprints).square().sum(2)
-            return Frame(rays, self.bands.distinct(rays.origins), self.bands.distinct(rays.directions), patch,
+            geometry = replace(rays, cameras=None)  # no layer asks which camera a token belongs to
+            return Frame(geometry, self.bands.distinct(rays.origins), self.bands.distinct(rays.directions), patch,
                          self._zoom(rays))
 
     def rotate_keys(self, frame: Frame, features: Tensor, layer: int = 0) -> Rotation:

@@ -1,4 +1,4 @@
-"""Pictures of an encoding: where it believes tokens are, what it makes of their places, and where queries look."""
+"""Pictures of an encoding: where it assumes tokens to be, what it makes of positions, and where queries look."""
 from __future__ import annotations
 
 import dataclasses
@@ -22,7 +22,7 @@ from georope.visualization.strokes import Stroke
 # BGR, told apart on dark images; tokens beyond take them again.
 TOKEN_COLOURS = ((80, 220, 255), (255, 170, 90), (200, 130, 255), (140, 230, 120), (110, 140, 255), (230, 220, 110))
 CIRCLE = np.linspace(0, 2 * np.pi, 33)
-FLAT = 1e-5  # a response that varies less knows nothing of places
+FLAT = 1e-5  # a response that varies less knows nothing of positions
 
 
 @dataclasses.dataclass
@@ -156,8 +156,8 @@ def _density(where: TokenSupport, depths: np.ndarray) -> np.ndarray:
 @torch.no_grad()
 def response(encoding: PositionEncoding, rays: Rays, token: int, content: Tensor, points: Tensor, num_heads: int,
              layer: int = 0) -> Tensor:
-    """What the encoding makes of places alone: the logits between a token and queries at points if all of them hold
-    the same content, 1 + 0i in every pair; 1 is a query at the very place of a sure token.
+    """What the encoding makes of positions alone: the logits between a token and queries at points if all of them hold
+    the same content, 1 + 0i in every pair; 1 is a query at the very position of a token of certain depth.
 
     Args:
         encoding: any of ``georope.rope``; additive positions play no part.

@@ -7,6 +7,7 @@ import numpy as np
 from mmcv.transforms import BaseTransform
 from PIL import Image
 
+from georope.datasets.calibration import as_intrinsics, as_pose
 from georope.registry import TRANSFORMS
 
 
@@ -104,6 +105,8 @@ class ImageAug(BaseTransform):
         return ImagePlan(source, draw['resize'], crop, self.final_dim, draw['flip'], draw['rotate'])
 
     def transform(self, results: dict) -> dict:
+        if 'cam2img' not in results:  # mmdet3d's inference_multi_modality_detector passes on the info file's `images`
+            results.update(_from_info(results['images']))
         draw = self.draw() if self.training else {}
         plans = []
         for camera, image in results['images'].items():
@@ -169,9 +172,17 @@ def _apply(matrix: np.ndarray, points: np.ndarray) -> np.ndarray:
     return points @ matrix[:2, :2].T + matrix[:2, 2]
 
 
+def _from_info(images: dict) -> dict:
+    """The arrays of a frame from an info file's ``images``, whose paths must be complete."""
+    cam2img, lidar2cam = (np.stack([check(image[key], f'camera {name}: {key}') for name, image in images.items()])
+                          for key, check in (('cam2img', as_intrinsics), ('lidar2cam', as_pose)))
+    return dict(token='without token', cam_names=list(images), cam2img=cam2img, lidar2cam=lidar2cam,
+                img_path=[image['img_path'] for image in images.values()])
+
+
 def _image_size(image: dict) -> tuple[int, int]:
     """Height, width from the info file, else from the file's header."""
-    if image['height'] and image['width']:
+    if image.get('height') and image.get('width'):
         return image['height'], image['width']
     with Image.open(image['img_path']) as file:
         return file.size[::-1]

@@ -1,5 +1,5 @@
 """Camera images and annotations into a frame."""
-from typing import Optional
+from typing import Optional, Union
 
 import cv2
 import mmengine.fileio
@@ -55,6 +55,7 @@ class LoadCameraImages(BaseTransform):
             with errors_name(results['token'], camera):
                 images.append(self._load(path, plan))
         shapes = [image.shape[:2] for image in images]
+        results['img_path'] = [path if isinstance(path, str) else '(in memory)' for path in results['img_path']]
         results.update(
             img=images,
             img_shape=shapes,
@@ -62,7 +63,7 @@ class LoadCameraImages(BaseTransform):
             filename=list(results['img_path']))
         return results
 
-    def _load(self, path: str, plan: Optional[ImagePlan]) -> np.ndarray:
+    def _load(self, path: Union[str, np.ndarray], plan: Optional[ImagePlan]) -> np.ndarray:
         reduced = plan is not None and self.decode == 'reduced'
         image, reduction = read_image(path, plan.resize if reduced else 1.0)
         if plan is None:
@@ -76,8 +77,9 @@ class LoadCameraImages(BaseTransform):
         return f'{type(self).__name__}(decode={self.decode!r})'
 
 
-def read_image(path: str, resize: float = 1.0) -> tuple[np.ndarray, int]:
-    """Decode an image, a JPEG at the smallest of 1, 1/2, 1/4, 1/8 of its size that is not below ``resize``.
+def read_image(path: Union[str, np.ndarray], resize: float = 1.0) -> tuple[np.ndarray, int]:
+    """Decode an image, a JPEG at the smallest of 1, 1/2, 1/4, 1/8 of its size that is not below ``resize``. One in
+    memory, (h, w, 3) uint8 BGR, is taken as it is.
 
     A rotation tag (EXIF) is not obeyed: calibrations are of the stored pixels.
 
@@ -88,6 +90,8 @@ def read_image(path: str, resize: float = 1.0) -> tuple[np.ndarray, int]:
     Raises:
         OSError: No such file, or it cannot be decoded.
     """
+    if isinstance(path, np.ndarray):
+        return path, 1
     data = mmengine.fileio.get(path)
     reduction = max(factor for factor in REDUCED if factor == 1 or (data[:2] == JPEG and factor * resize <= 1))
     flags = REDUCED[reduction] | cv2.IMREAD_IGNORE_ORIENTATION

@@ -1,0 +1,4 @@
+# WorldRoPE instead of PETR's 3D position embedding in cross-attention.
+_base_ = ['./streampetr_vov-1600x640_8xb1-seq-24e_nus-3d.py', '../_base_/encodings/worldrope.py']
+
+model = dict(pts_bbox_head=dict(encoding=_base_.encoding, position_embedding=False))
