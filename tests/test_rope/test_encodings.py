@@ -454,6 +454,16 @@ def test_plueckers_coordinates_are_those_of_the_line():
     assert (encoding.embed_keys(beside) - out).abs().amax(-1).min() > 1e-4
 
 
+def test_plueckers_keys_may_turn_by_their_place_in_the_image():
+    """By as much at the same pixel of any camera, and values and queries never."""
+    rays = Rays.from_lidar2img(both_samples(), FEATURES, 16)
+    keys = Pluecker(8, 8, image_rope=(0.1, 2.0)).double().prepare(rays)
+    place = rays.pixels / torch.tensor([80.0, 48.0])
+    phase = 2 * math.pi * (place[..., None] / torch.tensor([0.1, 2.0]).double()).flatten(-2)
+    torch.testing.assert_close(keys.cos[:, 0], phase.cos(), atol=1e-5, rtol=0)
+    assert not keys.rotate_values and Pluecker(8, 8).prepare(rays) is None
+
+
 def test_urope_beside_plueckers_embedding():
     rays = Rays.from_lidar2img(both_samples(), FEATURES, 16)
     plain, both = URoPE(8, 8).double(), URoPE(8, 8, pluecker=True).double()
@@ -518,7 +528,8 @@ def test_depth_loss_pulls_the_mixture_to_the_depth():
 
 @pytest.mark.parametrize('make,message', [
     (lambda: WorldRoPE(temperature='hot'), 'hot'), (lambda: RayRoPE(anchors=[5, 12]), 'one depth'),
-    (lambda: GTA(8, 12), 'multiple of 8'), (lambda: WorldRoPE(anchors=[90]), 'depth_range'),
+    (lambda: GTA(8, 12), 'multiple of 8'),
+    (lambda: Pluecker(8, 6, image_rope=(0.1, 2.0)), 'multiple of 4'), (lambda: WorldRoPE(anchors=[90]), 'depth_range'),
     (lambda: LearnedDepth(anchors=[5, 12, 25]), 'divide 8 heads'),
     (lambda: RayRoPE(anchors=dict(spacing='log', num=4, start=5, stop=45)), 'one depth'),
     (lambda: WorldRoPE(query_deviation=[1.0, 1.0]), 'query_deviation'), (lambda: GTA(metres=0.0), 'metres'),
@@ -533,7 +544,7 @@ PREDICTORS = dict(anchors=[7.0], depth_range=(0.4, 90.0), bands='mixed', rotate_
                   reference_focal=300)
 # Another value of every argument that decides what an encoding computes.
 DECISIVE = {
-    NoEncoding: {}, Pluecker: {}, RoPE3D: dict(bands='mixed', rotate_values=False),
+    NoEncoding: {}, Pluecker: dict(image_rope=(0.1, 2.0)), RoPE3D: dict(bands='mixed', rotate_values=False),
     BEVTimeRoPE: dict(xy=(2.0, 100.0), time=(1.0, 9.0), rotate_values=True),
     URoPE: dict(anchors=[7.0], channel_wise=True, bands='mixed', rotate_values=False, pluecker=True),
     LearnedDepth: PREDICTORS, RayRoPE: dict(PREDICTORS, spread=(0.02, 0.35, 0.6)),

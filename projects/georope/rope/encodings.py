@@ -32,14 +32,31 @@ class NoEncoding(PositionEncoding):
 
 
 class Pluecker(PositionEncoding):
-    """An absolute embedding of each token's ray, added to its key: unit direction and moment through a small MLP."""
+    """An absolute embedding of each token's ray, added to its key: unit direction and moment through a small MLP.
 
-    decisive = ()
+    Args:
+        image_rope: shortest and longest wavelength, in widths and heights of the image, of a rotation of keys by their
+            place in the image (a baseline of URoPE's table; the values are our choice). Queries have no place there and
+            do not turn. None for none.
+    """
 
-    def __init__(self, num_heads: int = 8, head_dim: int = 32, num_layers: int = 6) -> None:
+    decisive = ('frequencies',)
+
+    def __init__(self, num_heads: int = 8, head_dim: int = 32, image_rope: tuple[float, float] | None = None,
+                 num_layers: int = 6) -> None:
         super().__init__(num_heads, head_dim, num_layers)
         dims = num_heads * head_dim
         self.mlp = nn.Sequential(nn.Linear(6, dims), nn.ReLU(), nn.Linear(dims, dims))
+        if image_rope is not None and head_dim % 4:
+            raise ValueError(f'head_dim must be a multiple of 4: as many pairs for u as for v, not {head_dim}')
+        waves = None if image_rope is None else frequencies(head_dim // 4, *image_rope).float()
+        self.register_buffer('frequencies', waves, persistent=False)
+
+    def prepare(self, rays: Rays, metas: Sequence[dict] | None = None) -> Rotation | None:
+        if self.frequencies is None:
+            return None
+        with torch.autocast(rays.origins.device.type, enabled=False):
+            return Rotation.from_phase(_image_phase(rays, self.frequencies), rotate_values=False)
 
     def embed_keys(self, rays: Rays) -> Tensor:
         """(B, L, num_heads * head_dim)."""
@@ -48,12 +65,19 @@ class Pluecker(PositionEncoding):
             return self.mlp(torch.cat((directions, rays.origins.cross(directions, dim=-1)), dim=-1))
 
 
+def _image_phase(rays: Rays, waves: Tensor) -> Tensor:
+    """Phases (B, 1, L, pairs) of places in the image, of u and of v, at frequencies in rad per width and height."""
+    width, height = rays.image_size
+    share = torch.stack((rays.pixels[..., 0] / width, rays.pixels[..., 1] / height), dim=-1)
+    return (share[..., None] * waves).flatten(-2)[:, None]
+
+
 class RoPE3D(PositionEncoding):
     """Exact 3D RoPE among points, for self-attention; base of the encodings that bring image tokens into it.
 
     Args:
         bands: ``'axial'`` (paper), ``'mixed'`` (our choice), or a dict with their options, see ``Bands``.
-        rotate_values: rotate values and outputs too (rope/README.md, 5).
+        rotate_values: rotate values and outputs too; stated by WorldRoPE's paper only (rope/README.md, 5).
     """
 
     decisive = ('rotate_values', 'bands.frequencies', 'bands.directions')
@@ -411,9 +435,7 @@ class GTA(PositionEncoding):
 
     def prepare(self, rays: Rays, metas: Sequence[dict] | None = None) -> Transform:
         with torch.autocast(rays.origins.device.type, enabled=False):
-            width, height = rays.image_size
-            share = torch.stack((rays.pixels[..., 0] / width, rays.pixels[..., 1] / height), dim=-1)
-            phase = (share[..., None] * self.frequencies).flatten(-2)[:, None]  # (B, 1, L, pairs)
+            phase = _image_phase(rays, self.frequencies)
             columns = (*self._axes(rays), rays.img2lidar[..., 3] / self.metres)
             matrices = F.pad(torch.stack(columns, dim=-1), (0, 0, 0, 1))
             matrices[..., 3, 3] = 1
