@@ -46,7 +46,7 @@ setup(
     packages=find_packages('projects', include=['georope', 'georope.*']),
     package_data={'georope': ['py.typed']},
     install_requires=requirements('runtime.txt'),
-    extras_require={'dev': requirements('dev.txt')},
+    extras_require={'dev': requirements('dev.txt'), 'export': requirements('export.txt')},
     cmdclass={'build_py': BuildWithMim},
     zip_safe=False,
 )

@@ -11,7 +11,7 @@ import pytest
 import torch
 from mmengine.registry import init_default_scope
 
-from georope.datasets import NuScenesCameraDataset
+from georope.datasets import CameraDataset, NuScenesCameraDataset
 from georope.datasets.converter import create_infos
 from georope.datasets.info_file import load_infos, save_infos
 from georope.datasets.tables import NuScenesTables, pose_matrix
@@ -180,6 +180,23 @@ def test_wrong_classes_are_named(yard, tmp_path, name):
     classes, message = CLASS_FILES[name]
     with pytest.raises(ValueError, match=message):
         NuScenesTables(copied(yard, tmp_path / 'set', classes=classes), 'v1.0-yard')
+
+
+def test_own_names_become_classes_of_the_info_file(yard, tmp_path):
+    """{category: category} in classes.json: no stand-in, a label of its own, two categories may share one."""
+    root = copied(yard, tmp_path / 'set', classes=dict(forklift='forklift', worker='forklift', bollard='traffic_cone'))
+    file = [file for file in create_infos(root, 'v1.0-yard') if file.stem.endswith('val')][0]
+    infos, stand_ins = load_infos(file), load_infos(yard / file.name)
+    assert infos['metainfo']['categories']['forklift'] == 10 and infos['metainfo']['categories']['traffic_cone'] == 8
+    frames = CameraDataset(file.name, str(root), metainfo=dict(classes=('forklift', 'traffic_cone')))
+    labels = [item['bbox_label_3d'] for entry in stand_ins['data_list'] for item in entry['instances']]
+    cones = labels.count(stand_ins['metainfo']['categories']['traffic_cone'])
+    assert frames.num_ins_per_cat == [len(labels) - cones, cones]
+    everything = CameraDataset(file.name, str(root))
+    assert everything.metainfo['classes'][-1] == 'forklift' and len(everything.metainfo['classes']) == 11
+    assert len(everything.metainfo['palette']) == 11
+    with pytest.raises(ValueError, match=r"\['forklift'\] are not classes of nuScenes.*georope.CameraDataset"):
+        NuScenesCameraDataset(file.name, str(root), metainfo=dict(classes=('forklift', )))
 
 
 def test_point_counts(yard, tmp_path):

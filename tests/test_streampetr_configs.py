@@ -47,10 +47,12 @@ def test_variants(name, epochs, queries, lr_mult):
         assert pipeline[index].final_dim == SIZES.get(name.partition('_')[0], (256, 704))
 
 
-@pytest.mark.parametrize('folder, suffix', [
-    ('streampetr', '_r50_8xb2-seq-24e_nus-3d'), ('streampetr', '_vov-800x320_8xb2-seq-24e_nus-3d'),
-    ('streampetr', '_vov-1600x640_8xb1-seq-24e_nus-3d'), ('toy', '_toy')])
-@pytest.mark.parametrize('encoding', ['urope', 'worldrope'])
+TWINS = [('streampetr', f'_{name}-seq-24e_nus-3d') for name in ('r50_8xb2', 'vov-800x320_8xb2', 'vov-1600x640_8xb1')]
+
+
+@pytest.mark.parametrize('folder, suffix, encoding', [
+    *((*twin, encoding) for twin in (*TWINS, ('toy', '_toy')) for encoding in ('urope', 'worldrope')),
+    ('streampetr', '_eva02-l-800x320_8xb2-seq-24e_nus-3d', 'urope')])
 def test_encoding_is_the_only_difference_between_twins(folder, suffix, encoding):
     """On the toy world how training starts as well."""
     a, b = (load(f'{folder}/{name}{suffix}.py').to_dict() for name in ('streampetr', f'streampetr-{encoding}'))

@@ -13,11 +13,9 @@ jobs divided by the cores, and the longest job of each kind.
 """
 import argparse
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -28,6 +26,7 @@ from nuscenes.eval.tracking.evaluate import TrackingEval
 from nuscenes.utils.splits import create_splits_scenes
 
 from georope.datasets.tables import CATEGORIES
+from georope.engine.peak import Peak
 from georope.evaluation import evaluate_results, open_tables, tracking_table, write_results
 from georope.evaluation.tracking_eval import FrameSetTracking
 
@@ -148,27 +147,6 @@ def make(folder: Path, frames: int, boxes: int) -> list[str]:
     for task in ('detection', 'tracking'):
         write_results(str(folder / f'{task}.json'), ((token, rows(token, *rest, task)) for token, *rest in pairs))
     return [token for token, *_ in pairs]
-
-
-class Peak(threading.Thread):
-    """The largest memory of this process and its children, in MiB."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.mib = 0.
-        self.start()
-
-    def run(self) -> None:
-        while True:
-            total = 0
-            for pid in (os.getpid(), *(child.pid for child in multiprocessing.active_children())):
-                try:
-                    lines = Path(f'/proc/{pid}/smaps_rollup').read_text().splitlines()
-                    total += sum(int(line.split()[1]) for line in lines if line.startswith('Pss:'))
-                except OSError:  # has just ended
-                    continue
-            self.mib = max(self.mib, total / 1024)
-            time.sleep(1)
 
 
 def estimate(evaluation: FrameSetTracking, alone: float) -> None:

@@ -14,6 +14,7 @@ from mmengine.config import DictAction
 from mmengine.runner import CheckpointLoader
 
 from georope.engine import build_model, local_file, read_weights
+from georope.errors import one_line_errors
 from georope.files import written_beside
 from georope.models.conversion import ERAS, convert
 
@@ -33,6 +34,7 @@ def parse_args() -> argparse.Namespace:
     return args
 
 
+@one_line_errors
 def main() -> None:
     args = parse_args()
     cfg, model = build_model(args.config, args.cfg_options)

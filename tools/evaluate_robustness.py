@@ -19,6 +19,7 @@ from mmengine.logging import print_log
 
 from georope.datasets.transforms.perturb import KINDS, PerturbCameras
 from georope.engine import CheckWeightsHook, add_common_arguments, build_runner, load_config, local_file
+from georope.errors import one_line_errors
 from georope.evaluation.robustness import Scores, fingerprint, perturb, settings_of, severity_table
 from georope.files import atomic_open
 from georope.visualization.severity import plot_severity
@@ -70,6 +71,7 @@ def test(args: argparse.Namespace, config: str, checkpoint: str, kind: str, seve
     return runner.test()
 
 
+@one_line_errors
 def main() -> None:
     args = parse_args()
     stems = [Path(config).stem for config, _ in args.models]

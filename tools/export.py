@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""Export a detector to ONNX, check it with onnxruntime on the CPU and time both. docs/deployment.md says what comes next.
+"""Export a detector to ONNX, check it with onnxruntime on the CPU and time both. docs/deployment.md tells what is next.
 
     tools/export.py CONFIG CHECKPOINT --out detector.onnx
     tools/export.py CONFIG... --out folder          # without weights: what can be exported, how exactly, how fast
 
-Needs `pip install "georope[export]"` and torch >= 2.6. Exits with 1 where a graph is farther from its model than 1e-4 in a
-logit or 1e-3 m in a centre, over a stream of 5 made-up frames.
+Needs `pip install "georope[export]"` and torch >= 2.6. Exits with 1 where a graph is farther from its model than 1e-4
+in a logit or 1e-3 m in a centre, over a stream of 5 made-up frames.
 """
 import argparse
 import gc
@@ -18,7 +18,7 @@ from mmengine.logging import MMLogger
 from torch import nn
 
 from georope.engine import build_model, local_file
-from georope.export import ExportedDetector, check, export_onnx, made_up_frames
+from georope.export import ExportedDetector, check, export_onnx, made_up_frames, onnx_runner
 from georope.inference import Detector
 
 LOGITS, METRES = 1e-4, 1e-3
@@ -67,7 +67,8 @@ def main() -> None:
             model = Detector.from_checkpoint(cfg, args.checkpoint, 'cpu').model
         else:
             cfg, model = drawn(path, args.cfg_options)
-        size = args.image or next(step.final_dim for step in cfg.test_dataloader.dataset.pipeline if 'final_dim' in step)
+        pipeline = cfg.test_dataloader.dataset.pipeline
+        size = args.image or next(step.final_dim for step in pipeline if 'final_dim' in step)
         out = Path(args.out)
         out = out if out.suffix == '.onnx' and len(args.configs) == 1 else out / f'{name}.onnx'
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -75,14 +76,15 @@ def main() -> None:
             detector = ExportedDetector(model.eval(), tuple(size), args.cameras)
             export_onnx(detector, out)
         except Exception as error:  # whatever the exporter raises: the reason in one line
-            print(f'| {name} | cannot be exported: {" ".join(str(error).split())[:300]} |', flush=True)
+            reason = ' '.join(f'{type(error).__name__}: {error}'.split())[:300]
+            print(f'| {name} | cannot be exported: {reason} |', flush=True)
             good = False
             continue
-        found = check(detector, out, model, made_up_frames(detector, args.frames))
+        found = check(detector, model, made_up_frames(tuple(size), args.cameras, args.frames), onnx_runner(out))
         bad = found.logits > LOGITS or found.boxes > METRES
         good &= not bad
-        print(f'| {name} | {found.logits:.1e} | {found.boxes:.1e} m | {found.codes:.1e} | {1000 * found.eager:.0f} ms | '
-              f'{1000 * found.graph:.0f} ms |{" too far" if bad else ""}', flush=True)
+        print(f'| {name} | {found.logits:.1e} | {found.boxes:.1e} m | {found.codes:.1e} | {1000 * found.eager:.0f} ms '
+              f'| {1000 * found.graph:.0f} ms |{" too far" if bad else ""}', flush=True)
         del model, detector
         gc.collect()
     sys.exit(not good)

@@ -12,16 +12,18 @@ import os
 import sys
 
 from georope.engine.arguments import add_submission_arguments
+from georope.errors import one_line_errors
 from georope.evaluation.results import CAMERA_META
 from georope.evaluation.submission import (
     check_submission,
+    effects,
     read_submission,
     report,
     split_of,
     summarize,
     write_zip,
 )
-from georope.files import written_beside
+from georope.files import writable_folder, written_beside
 
 RULES = dict(
     detection='Rule: at inference a detector may use about 0.5 s of past data (6 past camera images). The memory of '
@@ -29,6 +31,7 @@ RULES = dict(
     tracking='Rule: a tracker may use all past data of the current scene, none of the future or of other scenes.')
 
 
+@one_line_errors
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_submission_arguments(parser)
@@ -39,12 +42,13 @@ def main() -> None:
     args = parser.parse_args()
     if not args.out.endswith('.zip'):
         parser.error(f'--out {args.out}: the server takes a .zip')
+    writable_folder(os.path.dirname(os.path.abspath(args.out)))
     scenes = split_of(args.split, args.data_root, args.version)
     violations = [violation for violation in check_submission(args.file, args.task, scenes, args.max_mb)
                   if not (args.uses and violation.kind == 'meta')]
     if violations:
         print(report(violations, args.show))
-        sys.exit(f'{args.file}: {len(violations)} violations, not packed')
+        sys.exit(f'{args.file}: {len(violations)} violations, not packed: {effects(violations)}')
     content, _ = read_submission(args.file)
     if args.uses:
         content['meta'] = {key: key[4:] in args.uses for key in CAMERA_META}
@@ -53,7 +57,7 @@ def main() -> None:
         violations = check_submission(beside, args.task, scenes, args.max_mb)  # the flags and the size are new
         if violations:
             print(report(violations, args.show))
-            sys.exit(f'{args.out}: {len(violations)} violations, not packed')
+            sys.exit(f'{args.out}: {len(violations)} violations, not packed: {effects(violations)}')
     print(summarize(content, args.task))
     print(f'{args.out}: {os.path.getsize(args.out) / 1e6:.1f} MB, ready for {args.split}\n{RULES[args.task]}')
 

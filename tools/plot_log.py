@@ -5,6 +5,7 @@
 """
 import argparse
 
+from georope.errors import one_line_errors
 from georope.visualization.curves import KEYS, Curves, chosen_keys, draw_curves
 from georope.visualization.files import written_beside
 
@@ -19,6 +20,7 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@one_line_errors
 def main() -> None:
     args = parse_args()
     trainings = [Curves(work_dir) for work_dir in args.work_dirs]

@@ -33,8 +33,9 @@ libraries() {
         { say 'uv could not install them, trying pip'; pip install -q -c "$constraints" "$@"; }
 }
 install_libraries() {
-    libraries nuscenes-devkit motmetrics pandas packaging -r requirements/openmmlab.txt -r requirements/dev.txt
-    libraries --no-deps mmengine mmdet mmdet3d lyft-dataset-sdk
+    libraries nuscenes-devkit motmetrics pandas packaging -r requirements/openmmlab.txt -r requirements/dev.txt \
+        -r requirements/export.txt
+    libraries --no-deps mmengine mmdet mmdet3d lyft-dataset-sdk timm
 }
 
 cuda_of_mmcv() { "$python" -c 'from mmcv.ops import get_compiling_cuda_version as v; print(v())'; }

@@ -13,6 +13,7 @@ import sys
 
 from mmengine.logging import print_log
 
+from georope.errors import one_line_errors
 from georope.evaluation import (
     Tracker,
     evaluate_tracks,
@@ -24,8 +25,9 @@ from georope.evaluation import (
 )
 from georope.evaluation.results import CAMERA_META
 from georope.evaluation.scenes import read_scenes, scenes_of, split_frames
-from georope.evaluation.submission import check_submission, read_submission, report
+from georope.evaluation.submission import check_submission, effects, read_submission, report
 from georope.evaluation.tracker import DEFAULT_GATE, TRACKING_NAMES
+from georope.files import writable_folder
 
 # Fit for a tracker: any frames, and also no detections.
 NO_FAULTS = ('missing_sample', 'no_boxes')
@@ -54,8 +56,10 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
+@one_line_errors
 def main() -> None:
     args = parse_args()
+    writable_folder(args.out)
     gates = dict(args.gate)
     everywhere = gates.pop('', DEFAULT_GATE)
     tracker = Tracker({**dict.fromkeys(TRACKING_NAMES, everywhere), **gates}, args.score_thr, args.max_age,
@@ -72,7 +76,7 @@ def main() -> None:
             args.results, 'detection', read_scenes(args.version, args.data_root)) if fault.kind not in NO_FAULTS]
         if violations:
             print_log(report(violations, show=10))
-            sys.exit(f'{args.results}: {len(violations)} violations, not tracked')
+            sys.exit(f'{args.results}: {len(violations)} violations, not tracked: {effects(violations)}')
         content, _ = read_submission(args.results)
         tokens, detections, meta = list(content['results']), content['results'], content['meta']
         nusc = open_tables(args.version, args.data_root, tokens)

@@ -21,6 +21,7 @@ from georope.engine import (
     load_config,
     local_file,
 )
+from georope.errors import one_line_errors
 
 
 def parse_args() -> argparse.Namespace:
@@ -39,6 +40,7 @@ def parse_args() -> argparse.Namespace:
     return args
 
 
+@one_line_errors
 def main() -> None:
     args = parse_args()
     cfg = load_config(args)

@@ -9,8 +9,10 @@ import argparse
 import sys
 
 from georope.engine.arguments import add_submission_arguments
+from georope.errors import one_line_errors
 from georope.evaluation.submission import (
     check_submission,
+    effects,
     read_submission,
     report,
     split_of,
@@ -18,6 +20,7 @@ from georope.evaluation.submission import (
 )
 
 
+@one_line_errors
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_submission_arguments(parser)
@@ -25,7 +28,7 @@ def main() -> None:
     violations = check_submission(args.file, args.task, split_of(args.split, args.data_root, args.version), args.max_mb)
     if violations:
         print(report(violations, args.show))
-        sys.exit(f'{args.file}: {len(violations)} violations: the server would refuse it, or score nonsense')
+        sys.exit(f'{args.file}: {len(violations)} violations: {effects(violations)}')
     print(summarize(read_submission(args.file)[0], args.task))
     print(f'{args.file}: a valid {args.task} submission for {args.split}')
 

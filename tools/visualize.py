@@ -1,7 +1,6 @@
 #!/usr/bin/env python
 """Draw frames of an info file: all cameras and a bird's-eye view; ground truth and, if given, detections or tracks."""
 import argparse
-import json
 import os
 from collections.abc import Iterator
 
@@ -9,7 +8,11 @@ import numpy as np
 from tqdm import tqdm
 
 from georope.datasets.info_file import in_scene_order, load_infos
+from georope.errors import one_line_errors, refuse
+from georope.evaluation.submission import read_results
+from georope.files import writable_folder
 from georope.visualization import draw_info_frame, save_film, save_image
+from georope.visualization.info import image_paths
 
 TAIL = 5.  # seconds
 UPDATE = 'add them with tools/create_data.py --update'
@@ -49,20 +52,24 @@ def choose(entries: list, args: argparse.Namespace) -> list:
     return entries
 
 
+@one_line_errors
 def main() -> None:
     args = parse_args()
     info = load_infos(args.ann_file)
     results = None
     if args.results:
-        with open(args.results, encoding='utf-8') as file:
-            results = json.load(file).get('results')
-        if results is None:
-            raise SystemExit(f'{args.results} has no "results": not a nuScenes detection or tracking file')
+        results = read_results(args.results)
     ordered = in_scene_order(info['data_list'])
     tracked = results is not None and any('tracking_id' in box for boxes in results.values() for box in boxes)
     if tracked and any('scene_token' not in entry for entry in ordered):
         raise SystemExit(f'tracks need scenes, which {args.ann_file} does not have: {UPDATE}')
     chosen = choose(ordered, args)
+    writable_folder(args.out)
+    if results is not None:
+        refuse(args.results, [f'{args.results} has no sample {entry["token"]}, but {len(results)} others: not made '
+                              'from this info file' for entry in chosen if entry['token'] not in results])
+    refuse(args.data_root, [f'sample {entry["token"]}: no image at {" or ".join(tried)}; check --data-root'
+                            for entry in chosen for path, tried in image_paths(entry, args.data_root) if path is None])
 
     def draw(entries: list) -> Iterator[np.ndarray]:
         for entry in entries:

@@ -23,6 +23,7 @@ from types import SimpleNamespace
 from mmengine.config import Config, DictAction
 
 from georope.engine import CheckWeightsHook, build_model, load_from_local, local_file, read_weights
+from georope.errors import one_line_errors
 from georope.registry import DATASETS, MODELS
 from georope.visualization import save_image
 from georope.visualization.geometry import draw_attention, draw_depths, draw_response, draw_support
@@ -70,6 +71,7 @@ def build_encoding(name: str, seen):
         num_heads=seen.num_heads, head_dim=seen.channels // seen.num_heads, num_layers=1))
 
 
+@one_line_errors
 def main() -> None:
     args = parse_args()
     cfg, model = build_model(args.config, args.cfg_options)

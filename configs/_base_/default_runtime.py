@@ -10,6 +10,7 @@ default_hooks = dict(
     plain_checkpoint=dict(type='georope.PlainCheckpointHook'),
     sampler_seed=dict(type='DistSamplerSeedHook'),
     stream=dict(type='georope.StreamHook'),
+    check_data=dict(type='georope.CheckDataHook'),
     visualization=dict(type='georope.DetectionVisualizationHook'))
 
 env_cfg = dict(

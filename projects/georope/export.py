@@ -1,16 +1,17 @@
-"""A detector as one graph of static shapes and real float32 arithmetic, for ONNX: geometry is an input, and of StreamPETR
-the memory goes in and out. ``tools/export.py`` writes and checks it, docs/deployment.md says what to do next."""
+"""A detector as one graph of static shapes and real float32 arithmetic, for ONNX: geometry is an input, and of
+StreamPETR the memory goes in and out. ``tools/export.py`` writes and checks it; docs/deployment.md tells what is next.
+"""
 from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from mmdet3d.structures import Det3DDataSample
+from mmdet3d.structures import Det3DDataSample, LiDARInstance3DBoxes
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
@@ -29,17 +30,18 @@ class ExportedDetector(nn.Module):
     """``forward`` takes and returns tensors alone, batch 1, and changes nothing in the model.
 
     Inputs: ``images`` (N, 3, height, width) float32, 0 to 255, BGR, of the size that the test pipeline makes of them;
-    ``lidar2img`` (N, 4, 4) float32, LiDAR point -> (u d, v d, d, 1) in pixels of these images. For a model with a memory
-    of M slots also
+    ``lidar2img`` (N, 4, 4) float32, LiDAR point -> (u d, v d, d, 1) in pixels of these images. For a model with a
+    memory of M slots also
 
     - ``motion`` (4, 4): from the LiDAR frame of the previous frame to this one (computed in float64 from both poses),
     - ``elapsed`` (1,): seconds since then; ``continued`` (1,): 0 in the first frame of a scene, else 1,
-    - ``memory_embedding`` (1, M, C), ``memory_points`` (1, M, 3), ``memory_velocity`` (1, M, 2), ``memory_poses`` (1, M,
-      4, 4), ``memory_ages`` (1, M), ``memory_filled`` (1, M): what the call before returned under the names ``new_...``;
-      in the first frame of a scene anything finite, zeros say.
+    - ``memory_embedding`` (1, M, C), ``memory_points`` (1, M, 3), ``memory_velocity`` (1, M, 2), ``memory_poses``
+      (1, M, 4, 4), ``memory_ages`` (1, M), ``memory_filled`` (1, M): what the call before returned under the names
+      ``new_...``; in the first frame of a scene anything, zeros say.
 
-    Outputs: ``logits`` (queries, classes), ``codes`` (queries, 10), see ``box_code``, of the last decoder layer; and the
-    memory. Its points, poses and ages are those of the current frame, so that float32 serves wherever the vehicle is.
+    Outputs: ``logits`` (queries, classes), ``codes`` (queries, 10), see ``box_code``, of the last decoder layer; and
+    the memory. Its points, poses and ages are those of the current frame, so that float32 serves wherever the vehicle
+    is.
 
     Args:
         model: a detector; it is copied.
@@ -121,33 +123,16 @@ class ExportedDetector(nn.Module):
     def _cameras(self, lidar2img: Tensor) -> Cameras:
         """Rays by the adjoint of the 3x3 part, in float32: no runtime inverts matrices, and TensorRT has no float64."""
         head = self.model.pts_bbox_head
-        rows, columns = self.size
         x, y, z = lidar2img[:, :3, :3].unbind(1)  # rows, each (N, 3)
-        adjoint = torch.stack((_cross(y, z), _cross(z, x), _cross(x, y)), dim=1)  # columns of the inverse, times det
-        determinant = (x * adjoint[:, 0]).sum(-1)
+        adjoint = torch.stack((_cross(y, z), _cross(z, x), _cross(x, y)), dim=-1)  # the inverse, times the determinant
+        determinant = (x * adjoint[..., 0]).sum(-1)
         inverse = adjoint / determinant[:, None, None]
-        origins = -(inverse * lidar2img[:, :3, 3, None]).sum(1)
-        u, v = ((torch.arange(num, dtype=torch.float32, device=lidar2img.device) + 0.5) * head.stride
-                for num in (columns, rows))
-        along_u, along_v, ahead = inverse.unbind(1)
-        directions = (along_u[:, None, None] * u[:, None] + along_v[:, None, None] * v[:, None, None]
-                      + ahead[:, None, None])
-        tokens = rows * columns
-
-        def spread(each: Tensor) -> Tensor:
-            """(N, ...) to all tokens: (1, L, ...)."""
-            return each[:, None].expand(-1, tokens, *[-1] * (each.dim() - 1)).flatten(0, 1)[None]
-        pixels = torch.stack((u.repeat(rows), v[:, None].expand(-1, columns).flatten()), dim=-1)
-        img2lidar = torch.stack((along_u, along_v, ahead, origins), dim=-1)
-        rays = Rays(spread(origins), directions.flatten(0, 2)[None], spread(inverse[:, :2]),
-                    pixels.repeat(self.num_cameras, 1)[None], head.stride ** 2 / 12,
-                    (columns * head.stride, rows * head.stride),
-                    torch.arange(self.num_cameras, device=lidar2img.device).repeat_interleave(tokens)[None],
-                    img2lidar[None])
+        origins = -(inverse * lidar2img[:, None, :3, 3]).sum(-1)
+        rays = Rays.from_img2lidar(torch.cat((inverse, origins[..., None]), dim=-1)[None], self.size, head.stride)
         # Of K R with K upper triangular: fy is the length of (y x z), fx fy the determinant.
-        fy = torch.linalg.vector_norm(adjoint[:, 0], dim=-1)
-        focal = head._to_tokens(torch.stack((determinant / fy, fy), dim=-1)[None], tokens)
-        return Cameras(rays, focal, self.padding)
+        fy = torch.linalg.vector_norm(adjoint[..., 0], dim=-1)
+        focal = torch.stack((determinant / fy, fy), dim=-1)[None]
+        return Cameras(rays, head._to_tokens(focal, self.size[0] * self.size[1]), self.padding)
 
 
 @dataclass(frozen=True)
@@ -247,20 +232,27 @@ class Check:
     graph: float
 
 
-def check(detector: ExportedDetector, path: str | Path, model: nn.Module, frames: Sequence[dict],
-          threads: int | None = None) -> Check:
-    """Run the same frames through the model, as tests run it, and through onnxruntime on the CPU.
-
-    Args:
-        detector: what was exported to ``path``.
-        model: what it was made of, on the CPU; its memory is forgotten.
-        frames: those of a stream, as ``made_up_frames`` gives them.
-        threads: of onnxruntime; None for those of torch.
-    """
+def onnx_runner(path: str | Path) -> Callable[..., list[np.ndarray]]:
+    """The graph in onnxruntime on the CPU, with as many threads as torch has: arrays in the order of its inputs ->
+    those of its outputs."""
     import onnxruntime
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads or torch.get_num_threads()
+    options.intra_op_num_threads = torch.get_num_threads()
     session = onnxruntime.InferenceSession(str(path), options, providers=['CPUExecutionProvider'])
+    names = [value.name for value in session.get_inputs()]
+    return lambda *inputs: session.run(None, dict(zip(names, inputs)))
+
+
+def check(detector: ExportedDetector, model: nn.Module, frames: Sequence[dict],
+          run: Callable[..., list[np.ndarray]]) -> Check:
+    """Run the same frames through the model, as tests run it, and through its graph.
+
+    Args:
+        detector: what was exported.
+        model: what it was made of, on the CPU; its memory is forgotten.
+        frames: those of a stream, as ``made_up_frames`` gives them.
+        run: the graph, see ``onnx_runner``.
+    """
     memory, last = [x.numpy() for x in detector.no_memory()] if detector.remembers else [], None
     if detector.remembers:
         model.pts_bbox_head.memory.reset()
@@ -277,29 +269,32 @@ def check(detector: ExportedDetector, path: str | Path, model: nn.Module, frames
             motion = np.linalg.inv(frame['ego_pose']) @ (last or frame)['ego_pose']
             elapsed = frame['timestamp'] - (last or frame)['timestamp']
             inputs += [motion.astype(np.float32), np.float32([elapsed]), np.float32([frame['prev_exists']]), *memory]
-        logits, codes, *memory = session.run(None, dict(zip(detector.input_names, inputs)))
+        logits, codes, *memory = run(*inputs)
         times.append((middle - start, time.perf_counter() - middle))
         last = frame
-        worst = np.maximum(worst, _difference(logits, codes, *(results[key][-1, 0].numpy() for key in ('logits', 'codes'))))
+        true = (results[key][-1, 0].numpy() for key in ('logits', 'codes'))
+        worst = np.maximum(worst, _difference(logits, codes, *true))
     return Check(*worst.tolist(), *np.median(times, axis=0).tolist())
 
 
 def _difference(logits: np.ndarray, codes: np.ndarray, true_logits: np.ndarray,
                 true_codes: np.ndarray) -> tuple[float, float, float]:
-    """Largest differences of queries (Q, ...). Queries are taken in whichever order brings them together: two remembered
-    objects of equal score may have changed places."""
+    """Largest differences of queries (Q, ...). Queries are taken in whichever order brings them together: two
+    remembered objects of equal score may have changed places."""
     own, true = np.concatenate((codes, logits), 1), np.concatenate((true_codes, true_logits), 1)
     rows, columns = linear_sum_assignment(np.abs(true[:, None] - own).max(-1))
     own, true = own[columns], true[rows]
-    off = np.abs(own - true)
-    return off[:, box_code.CODE_SIZE:].max(), np.linalg.norm(own[:, :3] - true[:, :3], axis=1).max(), off[:, 3:box_code.CODE_SIZE].max()
+    others, logits = np.abs(own - true)[:, 3:], slice(box_code.CODE_SIZE - 3, None)
+    return (others[:, logits].max(), np.linalg.norm(own[:, :3] - true[:, :3], axis=1).max(),
+            others[:, :box_code.CODE_SIZE - 3].max())
 
 
-def made_up_frames(detector: ExportedDetector, number: int, seed: int = 0) -> Sequence[dict]:
-    """Frames of a made-up drive: random images, a ring of cameras, a vehicle that drives a curve at 10 m/s."""
-    random = np.random.default_rng(seed)
-    height, width = detector.image_size
-    turns = np.arange(detector.num_cameras) * 2 * np.pi / detector.num_cameras
+def made_up_frames(image_size: tuple[int, int], num_cameras: int, number: int) -> list[dict]:
+    """Frames of a made-up drive: random ``images`` (N, 3, height, width) uint8, a ring of cameras, a vehicle that
+    drives a curve at 10 m/s; and the meta information of their samples."""
+    random = np.random.default_rng(0)
+    height, width = image_size
+    turns = np.arange(num_cameras) * 2 * np.pi / num_cameras
     cos, sin, no = np.cos(turns), np.sin(turns), np.zeros(len(turns))
     lidar2cam = np.tile(np.eye(4), (len(turns), 1, 1))
     lidar2cam[:, :3, :3] = np.stack([cos, sin, no, no, no, no - 1, -sin, cos, no], -1).reshape(-1, 3, 3)
@@ -312,9 +307,9 @@ def made_up_frames(detector: ExportedDetector, number: int, seed: int = 0) -> Se
         pose = np.eye(4)
         pose[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
         pose[:3, 3] = 1000 + 100 * np.sin(angle), 600 + 100 * (1 - np.cos(angle)), 1.8
-        images = random.integers(0, 256, (detector.num_cameras, 3, height, width), dtype=np.uint8)
+        images = random.integers(0, 256, (num_cameras, 3, height, width), dtype=np.uint8)
         frames.append(dict(
             images=images, cam2img=cam2img, lidar2cam=lidar2cam, lidar2img=cam2img @ lidar2cam, ego_pose=pose,
             timestamp=0.5 * step, prev_exists=step > 0, scene_token='drive', token=f'frame {step}',
-            img_shape=[detector.image_size] * detector.num_cameras))
+            box_type_3d=LiDARInstance3DBoxes, img_shape=[image_size] * num_cameras))
     return frames

@@ -24,4 +24,6 @@ DATASETS = _child('dataset', mmdet3d.DATASETS, 'georope.datasets')
 TRANSFORMS = _child('transform', mmdet3d.TRANSFORMS, 'georope.datasets')
 DATA_SAMPLERS = _child('data sampler', mmdet3d.DATA_SAMPLERS, 'georope.datasets')
 METRICS = _child('metric', mmdet3d.METRICS, 'georope.evaluation')
+OPTIM_WRAPPER_CONSTRUCTORS = _child('optimizer wrapper constructor', mmdet3d.OPTIM_WRAPPER_CONSTRUCTORS,
+                                    'georope.engine')
 HOOKS = _child('hook', mmdet3d.HOOKS, 'georope.engine', 'georope.visualization')

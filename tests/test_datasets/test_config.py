@@ -6,7 +6,8 @@ import pytest
 import torch
 from mmengine.config import Config
 
-from georope.registry import DATASETS
+from georope.engine.launch import read_config
+from georope.registry import DATASETS, METRICS
 
 CONFIG = Path(__file__).resolve().parents[2] / 'configs' / '_base_' / 'datasets' / 'nus-3d-camera.py'
 
@@ -29,6 +30,19 @@ def test_both_datasets_from_the_data_root_in_the_environment(small_root, monkeyp
     assert Path(config.val_evaluator.ann_file) == small_root / 'nuscenes_infos_val.pkl'
 
 
-def test_default_data_root(monkeypatch):
+def test_a_root_below_the_home_folder(small_root, monkeypatch):
+    monkeypatch.setenv('HOME', str(small_root.parent))
+    monkeypatch.setenv('NUSCENES_ROOT', f'~/{small_root.name}')
+    config = Config.fromfile(CONFIG)
+    data = DATASETS.build(config.train_dataloader.dataset)
+    assert len(data) == 5 and Path(data.get_data_info(0)['img_path'][0]).is_file()
+    metric = METRICS.build(dict(config.val_evaluator, ann_file=f'~/{small_root.name}/nuscenes_infos_train.pkl'))
+    assert len(metric.frames.tokens) == 5
+
+
+@pytest.mark.parametrize('empty', [True, False])
+def test_default_data_root(monkeypatch, empty):
     monkeypatch.delenv('NUSCENES_ROOT', raising=False)
-    assert Config.fromfile(CONFIG).train_dataloader.dataset.data_root == 'data/nuscenes/'
+    if empty:
+        monkeypatch.setenv('NUSCENES_ROOT', '')
+    assert read_config(str(CONFIG)).train_dataloader.dataset.data_root == 'data/nuscenes/'

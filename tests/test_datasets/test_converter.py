@@ -16,10 +16,12 @@ from nuscenes.utils.geometry_utils import view_points
 from pyquaternion import Quaternion
 from small_nuscenes import SIX, START, THINGS, thing, write_nuscenes
 
+from georope.datasets import NuScenesCameraDataset
 from georope.datasets.camera_labels import box_corners, image_box
 from georope.datasets.converter import CLASSES, create_infos, update_infos
 from georope.datasets.info_file import load_infos, save_infos
 from georope.datasets.tables import NuScenesTables
+from georope.visualization.info import load_cameras
 
 ADDED = ('scene_token', 'scene_name', 'prev', 'next', 'frame_idx')
 ADDED_TO_IMAGES = ('ego2global', 'timestamp', 'height', 'width')
@@ -224,6 +226,45 @@ def test_command(root, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, 'argv', [*command, '--update', str(file)])
     runpy.run_path(str(tool), run_name='__main__')
     assert json.dumps(before, sort_keys=True) == json.dumps(load_infos(file), sort_keys=True)
+
+
+def test_command_as_in_mmdet3d(tmp_path, monkeypatch, capsys):
+    """Both parts of version v1.0, those that are there, named by --extra-tag; a root below the home folder."""
+    monkeypatch.setenv('HOME', str(tmp_path))
+    for version, scene in (('v1.0-trainval', 'scene-0001'), ('v1.0-test', 'scene-0077')):
+        write_nuscenes(tmp_path / 'data', scenes=[(scene, 1)], images=False, version=version)
+    tool = Path(__file__).resolve().parents[2] / 'tools' / 'create_data.py'
+    monkeypatch.setattr(sys, 'argv', [str(tool), 'nuscenes', '--root-path', '~/data', '--out-dir', '~/out',
+                                      '--extra-tag', 'part'])
+    runpy.run_path(str(tool), run_name='__main__')
+    assert sorted(path.name for path in (tmp_path / 'out').iterdir()) == [
+        'part_infos_test.pkl', 'part_infos_train.pkl']
+    monkeypatch.setattr(sys, 'argv', [str(tool), 'kitti', '--root-path', '~/data'])
+    with pytest.raises(SystemExit):
+        runpy.run_path(str(tool), run_name='__main__')
+    assert 'nuscenes' in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_images_elsewhere_keep_their_path(tmp_path):
+    """Below the root, but not in samples/CAMERA: the dataset finds them by the info file's own path."""
+    root = write_nuscenes(tmp_path, cameras=SIX[:2])
+    (root / 'pictures/day 1').mkdir(parents=True)
+    table = root / 'v1.0-mini/sample_data.json'
+    records = json.loads(table.read_text())
+    for record in records:
+        if record['filename'].startswith('samples/CAM_FRONT/'):
+            moved = f'pictures/day 1/{Path(record["filename"]).name}'
+            (root / record['filename']).rename(root / moved)
+            record['filename'] = moved
+    table.write_text(json.dumps(records))
+    (file, _) = create_infos(root, 'v1.0-mini')
+    entry = load_infos(file)['data_list'][0]
+    assert entry['images']['CAM_FRONT']['img_path'] == 'pictures/day 1/scene-0061-0__CAM_FRONT.jpg'
+    assert entry['images']['CAM_FRONT_RIGHT']['img_path'] == 'scene-0061-0__CAM_FRONT_RIGHT.jpg'
+    paths = NuScenesCameraDataset(str(file), str(root))[0]['img_path']
+    assert all(Path(path).is_file() for path in paths)
+    images, _, names = load_cameras(entry, str(root))
+    assert names == [*SIX[:2]] and len(images) == 2
 
 
 def test_mmdet3d_reads_the_file(tmp_path):

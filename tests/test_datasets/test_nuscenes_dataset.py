@@ -335,6 +335,16 @@ def test_broken_images_are_named(infos, small_root, build):
         assert [dataset[i]['data_samples'].token for i in (0, 1, 3, 4)] == TOKENS[:2] + TOKENS[3:]
         with pytest.raises(OSError, match='sample scene-0061-2, camera CAM_BACK: .*broken.jpg is no whole image'):
             dataset[2]
+    preview = b'\xff\xe1\x00\x08Exif\xff\xd9' + whole[2:-2]  # with an end of its own
+    for content in (b'\xff\xd8' + preview, whole[:-2] + bytes(1000)):
+        broken.write_bytes(content)
+        with pytest.raises(OSError, match='broken.jpg is no whole image'):
+            build(infos, pipeline=TRAIN)[2]
+    broken.write_bytes(whole + bytes(5000))  # padded by the camera
+    padded = build(infos, pipeline=TEST, test_mode=True)[2]['inputs']['img']
+    broken.write_bytes(b'')
+    image['img_path'] = 'scene-0061-2__CAM_BACK.jpg'
+    assert (padded == build(infos, pipeline=TEST, test_mode=True)[2]['inputs']['img']).all()
     sizes = {key: image.pop(key) for key in ('height', 'width')}  # published files have none: the image's is read first
     for name in ('absent.jpg', 'broken.jpg'):
         image['img_path'] = name

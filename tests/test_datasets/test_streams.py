@@ -1,6 +1,7 @@
 """Frames as a stream shows them: draws, starts, broken images, sliding windows. Real files through real loaders."""
 import itertools
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from small_nuscenes import CLASSES, TEST, TRAIN
 from georope.datasets import LaneIndex, NuScenesWindowDataset
 from georope.datasets.converter import create_infos
 from georope.datasets.info_file import save_infos
+from georope.engine import StreamHook
 from georope.registry import DATASETS
 
 SCENES = [f'scene-0061-{i}' for i in range(3)], [f'scene-0553-{i}' for i in range(2)]
@@ -54,6 +56,22 @@ def dataset(small_root):
 @pytest.fixture(scope='module')
 def epochs(dataset):
     return two_epochs(loader(dataset))
+
+
+@pytest.mark.parametrize('parts, kind, told', [
+    (14, 'NuScenesCameraDataset', True), ('all', 'NuScenesCameraDataset', True), (1, 'NuScenesCameraDataset', False),
+    ('all', 'NuScenesWindowDataset', False)])
+def test_a_stream_of_single_frames_is_told(small_root, parts, kind, told):
+    """A memory would be empty in every frame of the training; windows bring their own frames before."""
+    options = dict(queue_length=2) if 'Window' in kind else {}
+    dataset = DATASETS.build(dict(settings(small_root, **options), type=f'georope.{kind}'))
+    stream = loader(dataset, batch_size=1, seq_split_num=parts)
+    said = []
+    logger = SimpleNamespace(info=str, warning=said.append)
+    StreamHook().before_train(SimpleNamespace(
+        train_loop=SimpleNamespace(dataloader=stream), train_dataloader=stream, seed=0, logger=logger))
+    assert (said == []) != told
+    assert not told or 'each of the 5 sequences is one frame' in said[0] and 'seq_split_num' in said[0]
 
 
 def test_lanes_go_through_scenes(epochs):

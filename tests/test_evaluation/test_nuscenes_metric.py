@@ -1,3 +1,4 @@
+import copy
 import json
 import pickle
 import time
@@ -14,6 +15,7 @@ from perfect_detector import CLASSES, empty, predict, run, write_infos
 from georope.datasets.converter import create_infos
 from georope.datasets.info_file import load_infos
 from georope.evaluation import NuScenesMetric
+from georope.evaluation.partial import load_done
 
 CAR = [10., 20., 1., 4., 2., 1.5, 0.3, 3., 4.]
 
@@ -137,6 +139,34 @@ def test_more_than_500_boxes_are_cut_with_a_message(toy, tmp_path, log):
     boxes = json.loads((tmp_path / 'results_nusc.json').read_text())['results'][toy.tokens[0]]
     assert len(boxes) == 500 and min(box['detection_score'] for box in boxes) > 0.16
     assert '1 frames have more than 500 boxes: the 100 of lowest score left out' in log()
+
+
+def test_one_wild_box_costs_itself_only(toy, tmp_path, log):
+    """A size of 0 and one without bound among 300 boxes: left out, counted, and the frame is named."""
+    samples = copy.deepcopy(toy.samples)
+    for sample, size in ((samples[3], 0.), (samples[5], np.inf), (samples[5], 0.)):
+        found = sample.pred_instances_3d
+        wild = copy.deepcopy(found[:1])
+        wild.bboxes_3d.tensor[:, 4] = size
+        sample.pred_instances_3d = type(found).cat([wild, found])
+    assert run(samples, jsonfile_prefix=str(tmp_path), **toy.options) == pytest.approx(run(toy.samples, **toy.options))
+    assert '3 boxes of 2 frames have a size that under- or overflowed' in log()
+    assert f'left out, the first in sample {toy.tokens[3]}' in log()
+
+
+def test_what_was_done_is_written_first_and_taken_up(toy, tmp_path):
+    """The frames of a test that ended count in the next one, of the same weights."""
+    with pytest.raises(ValueError, match=rf'5 frames missing.*--go-on {tmp_path}/done.pkl'):
+        run(toy.samples[:2], size=7, jsonfile_prefix=str(tmp_path), **toy.options)
+    done = str(tmp_path / 'done.pkl')
+    assert run(toy.samples[2:], go_on=done, **toy.options) == pytest.approx(run(toy.samples, **toy.options))
+    with pytest.raises(ValueError, match='predictions for 4 frames, but the dataset has 5'):
+        run(toy.samples[2:4], size=3, go_on=done, jsonfile_prefix=str(tmp_path), **toy.options)
+    assert run(toy.samples[4:], go_on=done, **toy.options) == pytest.approx(run(toy.samples, **toy.options))
+    with pytest.raises(ValueError, match='done.pkl is of other weights'):
+        load_done(done, 'another')
+    with pytest.raises(ValueError, match='is no file of a test that ended'):
+        load_done(toy.ann_file, '')
 
 
 def test_model_for_some_of_the_classes(toy, log):

@@ -9,7 +9,15 @@ from nuscenes.utils.data_classes import Box
 from perfect_detector import CLASSES, predict
 from pyquaternion import Quaternion
 
-from georope.evaluation.results import CAMERA_META, devkit_boxes, guess_attribute, to_global, write_results
+from georope.datasets.calibration import as_pose
+from georope.evaluation.results import (
+    CAMERA_META,
+    devkit_boxes,
+    guess_attribute,
+    to_global,
+    without_extent,
+    write_results,
+)
 
 CAR = [10., 20., 1., 4., 2., 1.5, 0.3, 3., 4.]
 
@@ -87,6 +95,30 @@ def test_a_box_that_is_not_finite_is_an_error_with_its_token(column, value):
     row[column] = value
     with pytest.raises(ValueError, match='sample token: 1 of 2 .*NaN'):
         convert([CAR, row])
+
+
+@pytest.mark.parametrize('size', [0., np.inf, -1., 1e-300])  # exp(-700) in float32 is 0
+def test_boxes_without_extent_are_left_out_and_nan_stays(size):
+    wild, nan = list(CAR), list(CAR)
+    wild[4], nan[3] = size, np.nan
+    found = predict('token', None, [CAR, wild, nan, CAR], [.9, .8, .7, .6], [0, 1, 2, 3]).pred_instances_3d
+    boxes, scores, labels, number = without_extent(found.bboxes_3d, found.scores_3d, found.labels_3d)
+    assert number == 1 and labels.tolist() == [0, 2, 3] and scores.tolist() == pytest.approx([.9, .7, .6])
+    with pytest.raises(FloatingPointError, match='sample token: 1 of 3 .*NaN'):
+        to_global('token', boxes, scores, labels, np.eye(4))
+
+
+def test_dataset_and_metric_take_the_same_poses():
+    """What the dataset reads is what the metric takes, made exactly rigid once."""
+    rough = np.eye(4)
+    rough[:3, :3] = Quaternion([.9, .1, .3, -.2]).normalised.rotation_matrix + 3e-4 * np.eye(3)
+    pose = as_pose(rough, 'pose')
+    np.testing.assert_allclose(pose[:3, :3] @ pose[:3, :3].T, np.eye(3), atol=1e-14)
+    np.testing.assert_allclose(pose, rough, atol=5e-4)
+    for matrix in (rough, pose):
+        rotation, = convert([CAR], pose=matrix)['rotation']
+        assert np.linalg.norm(rotation) == pytest.approx(1, abs=1e-12)
+    np.testing.assert_array_equal(as_pose(pose, 'pose'), pose)
 
 
 def test_other_bad_predictions_are_errors_with_their_token():

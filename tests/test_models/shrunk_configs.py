@@ -22,7 +22,7 @@ DIMS = 128  # heads of 16 channels, or of 8 where there are sixteen
 
 def _twin(path: Path) -> Path | None:
     """The ResNet-50 config of 24 epochs that it differs from in schedule, backbone and image size alone, if any."""
-    name = re.sub(r'_(vov)-\d+x\d+_8xb[12]-|(-428q)?-[69]0e', lambda m: '_r50_8xb2-' if m[1] else '-24e', path.name)
+    name = re.sub(r'_(vov|eva02-l)-\d+x\d+_8xb[12]-', '_r50_8xb2-', re.sub('(-428q)?-[69]0e', '-24e', path.name))
     return None if name == path.name or 'classic' in name else path.with_name(name)
 
 
@@ -40,7 +40,7 @@ def shrink(path: Path) -> dict:
         model.img_backbone = backbone = Config.fromfile(CONFIGS / '_base_/models/petr_r50.py').model.img_backbone
         model.data_preprocessor = Config.fromfile(CONFIGS / '_base_/models/petr_r50.py').model.data_preprocessor
     backbone.update(depth=18, base_channels=8, init_cfg=None)
-    neck.update(in_channels=[32, 64], out_channels=DIMS)
+    neck.update(in_channels=[32, 64], out_channels=DIMS, num_outs=2)
     head.update(in_channels=DIMS)
     if 'decoder' in head:
         head.update(embed_dims=DIMS, num_query=16)

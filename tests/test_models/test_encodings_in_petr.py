@@ -101,7 +101,7 @@ class OldOwn(NoEncoding):
 
 def test_the_head_gives_an_encoding_the_metas_and_adds_its_losses():
     MODELS.register_module(module=Own, force=True)
-    head = tiny_head(encoding=dict(type='Own'), denoising=None).train()
+    head = tiny_head(encoding=dict(type='georope.Own'), denoising=None).train()
     losses = head.loss(features(2), [sample('a', 3), sample('b', 2, seed=1)])
     assert head.encoding.seen == [['a', 'b']]
     torch.testing.assert_close(losses['loss_scale'], 3 * head.encoding.scale.mean())
@@ -112,7 +112,7 @@ def test_the_head_gives_an_encoding_the_metas_and_adds_its_losses():
 
 def test_an_encoding_written_before_metas_works_on():
     MODELS.register_module(module=OldOwn, force=True)
-    tiny_head(encoding=dict(type='OldOwn'), denoising=None).loss(features(1), [sample('a', 3)])
+    tiny_head(encoding=dict(type='georope.OldOwn'), denoising=None).loss(features(1), [sample('a', 3)])
 
 
 @pytest.fixture(scope='module')

@@ -185,6 +185,20 @@ def results(text: bytes) -> dict:
 
 
 @on_cpu
+def test_a_test_that_ends_at_nan_goes_on_where_it_was(folder, checkpoint, alone, tmp_path):
+    """Scenes that were done are not done again, one that was begun is; to the byte what one run gives."""
+    with pytest.raises(SystemExit, match=r'not finite for samples \[.* 5 frames, but the dataset has 11.*--go-on'):
+        main('test', folder / 'epochs.json', checkpoint, '--work-dir', tmp_path, '--cfg-options',
+             f'test_evaluator.jsonfile_prefix={tmp_path}', 'custom_hooks.0.type=NaNHook', 'custom_hooks.0.batch=5')
+    with pytest.raises(SystemExit, match='done.pkl is of other weights'):
+        torch.save(dict(torch.load(checkpoint), other=torch.zeros(1)), tmp_path / 'other.pth')
+        main('test', folder / 'epochs.json', tmp_path / 'other.pth', '--go-on', tmp_path / 'done.pkl')
+    main('test', folder / 'epochs.json', checkpoint, '--work-dir', tmp_path, '--go-on', tmp_path / 'done.pkl',
+         '--cfg-options', f'test_evaluator.jsonfile_prefix={tmp_path}')
+    assert (tmp_path / 'results_nusc.json').read_bytes() == alone
+
+
+@on_cpu
 @pytest.mark.parametrize('ranks', [2, 3])
 def test_ranks_write_the_file_of_one(detect, alone, tmp_path, monkeypatch, ranks):
     """To the byte."""

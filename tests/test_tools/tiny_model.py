@@ -40,15 +40,29 @@ CONFIG = f"_base_ = ['{ROOT}/configs/_base_/default_runtime.py']\n{STOCK_CONFIG}
 class TinyModel(BaseModel):
     """A linear layer; the encodings stand for position encodings without parameters."""
 
-    def __init__(self, channels: int = 3, encoding: dict | None = None, self_encoding: dict | None = None) -> None:
+    def __init__(self, channels: int = 3, encoding: dict | None = None, self_encoding: dict | None = None,
+                 layers: int = 0, frozen: int = 0) -> None:
         super().__init__()
         self.linear = nn.Linear(channels, 1)
+        self.img_backbone = TinyBackbone(channels, layers, frozen)
 
     def forward(self, inputs, targets, index, mode='tensor'):
-        out = self.linear(torch.stack(inputs)).squeeze(1)
+        out = self.linear(self.img_backbone(torch.stack(inputs))).squeeze(1)
         if mode == 'loss':
             return {'loss': (out - torch.stack(targets)).square().mean()}
         return [{'index': i, 'out': o.item()} for i, o in zip(index, out)]
+
+
+class TinyBackbone(nn.Sequential):
+    """Linear layers, the first ``frozen`` of which are not trained; by default none, which changes nothing."""
+
+    def __init__(self, channels: int, layers: int, frozen: int) -> None:
+        super().__init__(*(nn.Linear(channels, channels) for _ in range(layers)))
+        for layer in list(self)[:frozen]:
+            layer.requires_grad_(False)
+
+    def layer_ids(self) -> dict[str, int]:
+        return {name: int(name.partition('.')[0]) for name, _ in self.named_parameters()}
 
 
 @DATASETS.register_module()

@@ -1,5 +1,5 @@
 # nuScenes, cameras only, 256x704. The recipe of the StreamPETR repository's PETR.
-# The data root: NUSCENES_ROOT in the environment, else data/nuscenes. The info files lie in it.
+# The data root: NUSCENES_ROOT in the environment (~ is the home folder), else data/nuscenes. The info files lie in it.
 data_root = '{{$NUSCENES_ROOT:data/nuscenes/}}'
 point_cloud_range = [-51.2, -51.2, -5.0, 51.2, 51.2, 3.0]
 class_names = [

@@ -1,8 +1,9 @@
-"""nuScenes as camera frames: info files, datasets, transforms, streams."""
+"""nuScenes and sets like it as camera frames: info files, datasets, transforms, streams."""
 from . import transforms
+from .camera_dataset import CameraDataset
 from .nuscenes_dataset import NuScenesCameraDataset
 from .samplers import LaneIndex, SceneBatchSampler, StreamBatchSampler
-from .window_dataset import NuScenesWindowDataset
+from .window_dataset import CameraWindowDataset, NuScenesWindowDataset
 
-__all__ = ['LaneIndex', 'NuScenesCameraDataset', 'NuScenesWindowDataset', 'SceneBatchSampler', 'StreamBatchSampler',
-           'transforms']
+__all__ = ['CameraDataset', 'CameraWindowDataset', 'LaneIndex', 'NuScenesCameraDataset', 'NuScenesWindowDataset',
+           'SceneBatchSampler', 'StreamBatchSampler', 'transforms']

@@ -3,16 +3,20 @@ import warnings
 
 import numpy as np
 
+from georope.errors import InputError
+
 # Plausible motion of a vehicle, our choice: fast enough for every road, slow enough to find a wrong matrix.
 MAX_SPEED = 60.0  # m/s
 MAX_TURN = 2.0  # rad/s
 UNKNOWN_GAP = 0.1  # s between the frame and a camera that has neither pose nor time
 # Rounding of float32 matrices: 2 km have steps of 1e-4 m.
 ROUNDING = 1e-2
+# How far a rotation may be from orthonormal, entry by entry: the tolerance of dataset, metric and pictures (choice).
 ORTHONORMAL = 1e-3
+EXACT = 1e-12  # below, it is rounding of float64 and stays as it is
 
 
-class CalibrationError(ValueError):
+class CalibrationError(InputError):
     """A matrix of an info file cannot be a calibration or pose."""
 
 
@@ -36,17 +40,21 @@ def as_4x4(matrix, where: str) -> np.ndarray:
 
 
 def as_pose(matrix, where: str) -> np.ndarray:
-    """A rigid transform as float64 4x4.
+    """A rigid transform as float64 4x4; a rotation that is nearly orthonormal becomes the nearest one that is.
 
     Raises:
         CalibrationError: As :func:`as_4x4`, or the rotation part is singular, not orthonormal or mirrored.
     """
     pose = as_4x4(matrix, where)
     rotation = pose[:3, :3]
-    if np.abs(rotation @ rotation.T - np.eye(3)).max() > ORTHONORMAL or np.linalg.det(rotation) < 0:
+    deviation = np.abs(rotation @ rotation.T - np.eye(3)).max()
+    if deviation > ORTHONORMAL or np.linalg.det(rotation) < 0:
         raise CalibrationError(f'{where} has a rotation that is not orthonormal: {rotation.tolist()}.')
     if np.abs(pose[3] - (0, 0, 0, 1)).max() > 0:
         raise CalibrationError(f'{where} has the last row {pose[3].tolist()}; 0, 0, 0, 1 is needed.')
+    if deviation > EXACT:
+        left, _, right = np.linalg.svd(rotation)
+        pose[:3, :3] = left @ right
     return pose
 
 

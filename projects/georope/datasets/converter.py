@@ -13,23 +13,28 @@ Frames and matrices (all 4x4, metres, float64; ``a2b`` maps points of frame a to
 Entries hold what mmdet3d's converter writes except ``lidar_sweeps``, and besides: ``scene_token``, ``scene_name``,
 ``prev``, ``next`` (sample tokens, '' at the ends), ``frame_idx``; per camera ``ego2global``, ``height``, ``width``; per
 instance ``instance_token``, ``attr_name`` ('' where there is none). ``img_path`` is a bare file name, as mmdet3d has
-it; images elsewhere than in ``samples/{camera}`` need the dataset's ``data_prefix``.
+it, of images in ``samples/{camera}``, and a path below the data root of images elsewhere.
 
 Own data without LiDAR, point counts or nuScenes' categories: see :class:`NuScenesTables` and docs/own_data.md. Without
 LiDAR, "LiDAR frame" above and everywhere else means the ego frame.
 """
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Optional, Union
 
 import numpy as np
 from nuscenes.eval.detection.utils import category_to_detection_name
-from nuscenes.utils.splits import create_splits_scenes
 from tqdm import tqdm
 
+from georope.errors import InputError, refuse
+from georope.files import writable_folder
+from georope.messages import some
+
+from .calibration import as_pose
 from .camera_labels import box_corners, image_box, yaw_of
-from .info_file import camera_order, in_scene_order, load_infos, save_infos
+from .info_file import camera_order, in_scene_order, load_infos, required, save_infos
+from .set_check import check_times, key_frame_cameras, missing_images, whole_frames
+from .splits import splits_of
 from .tables import REFERENCE_SENSOR, NuScenesTables, pose_matrix
 
 # mmdet3d's order: the label of a class is its place here.
@@ -37,54 +42,67 @@ CLASSES = ('car', 'truck', 'trailer', 'bus', 'construction_vehicle', 'bicycle', 
            'traffic_cone', 'barrier')
 ATTRIBUTES = ('cycle.with_rider', 'cycle.without_rider', 'pedestrian.moving', 'pedestrian.standing',
               'pedestrian.sitting_lying_down', 'vehicle.moving', 'vehicle.parked', 'vehicle.stopped', 'None')
-# Info file name -> name of the devkit's split.
-SPLITS = {
-    'v1.0-mini': {'train': 'mini_train', 'val': 'mini_val'},
-    'v1.0-trainval': {'train': 'train', 'val': 'val'},
-    'v1.0-test': {'test': 'test'},
-}
+# An info file is called as the part of the split that is not its version's: nuscenes_infos_train.pkl.
+FILE_NAMES = dict(mini_train='train', mini_val='val')
 
 
-def create_infos(root: Union[str, Path], version: str, out_dir: Optional[Union[str, Path]] = None) -> list[Path]:
-    """Write ``nuscenes_infos_{split}.pkl`` for every split of ``version`` that has scenes.
+def create_infos(root: Union[str, Path], version: str, out_dir: Optional[Union[str, Path]] = None,
+                 prefix: str = 'nuscenes', only_existing: bool = False) -> list[Path]:
+    """Write ``{prefix}_infos_{split}.pkl`` for every split of ``version`` that has scenes.
 
     Splits are the devkit's (train and val, or test) and those of a ``splits.json`` ({name: [scene names]}) in the
-    version's folder. Only tables are read.
+    version's folder. Only tables are read. What is doubtful in them is printed, with counts, before the work.
 
     Args:
         root: Data root.
         version: Folder of the tables under ``root``.
         out_dir: Where the files go, default ``root``.
+        prefix: Begin of the files' names.
+        only_existing: Leave out scenes of which an image is missing: those whose blobs were not downloaded.
 
     Returns:
         The files written.
 
     Raises:
-        FileNotFoundError: The version or one of its tables is missing.
-        ValueError: No scene of any split is there, or a record cannot be converted.
+        MissingInput: The version or one of its tables is missing.
+        InputError: The tables are faulty, no scene of any split is there, or ``out_dir`` cannot be written to.
     """
+    out_dir = Path(out_dir or root).expanduser()
+    writable_folder(out_dir)
     tables = NuScenesTables(root, version)
-    splits = scenes_of_splits(tables)
-    written, scenes = [], tables.scenes_in_order()
+    splits = splits_of(tables.version, tables.dataroot, {scene['name'] for scene in tables.scene})
+    # splits.json may have its own train and val: they win.
+    splits = {**{FILE_NAMES.get(name, name): names for name, names in splits.items()},
+              **{name: names for name, names in splits.items() if name not in FILE_NAMES}}
+    scenes = [scene for scene in tables.scenes_in_order() if any(scene['name'] in names for names in splits.values())]
+    if not scenes:
+        raise InputError(
+            f'None of the scenes of {tables.table_root} ({some([scene["name"] for scene in tables.scene], 3)}) is in '
+            f'the splits {", ".join(splits) or "of the devkit"}: write your own splits as '
+            f'{tables.table_root}/splits.json, {{"train": ["scene name", ...], "val": [...]}}.')
+    _say(tables.notes + check_times(tables))
+    if only_existing:
+        scenes = _existing(tables, scenes)
+    blind, notes = whole_frames(tables, [sample for scene in scenes for sample in tables.samples_of(scene)])
+    _say(notes)
+
+    written = []
     for split, names in splits.items():
         chosen = [scene for scene in scenes if scene['name'] in names]
-        if not chosen:
+        samples = [(scene, i, sample) for scene in chosen for i, sample in enumerate(tables.samples_of(scene))
+                   if sample['token'] not in blind]
+        if not samples:
             print(f'{split}: none of its scenes is in {tables.table_root}, no file written')
             continue
-        samples = [(scene, i, sample) for scene in chosen for i, sample in enumerate(tables.samples_of(scene))]
         data_list = [
             frame_info(tables, scene, i, sample, sample_idx)
             for sample_idx, (scene, i, sample) in enumerate(tqdm(samples, desc=split, unit='frame'))
         ]
-        path = Path(out_dir or root) / f'nuscenes_infos_{split}.pkl'
-        save_infos(dict(metainfo=_metainfo(tables), data_list=data_list), path)
+        _say(_unknown_velocities(data_list))
+        path = save_infos(dict(metainfo=_metainfo(tables), data_list=data_list),
+                          out_dir / f'{prefix}_infos_{split}.pkl')
         print(f'{path}: {len(chosen)} scenes, {len(data_list)} frames')
         written.append(path)
-    if not written:
-        raise ValueError(
-            f'None of the scenes of {tables.table_root} ({", ".join(s["name"] for s in scenes[:3])}, ...) is in the '
-            f'splits {", ".join(splits) or "of the devkit"}: write your own splits as {tables.table_root}/splits.json, '
-            '{"train": ["scene name", ...], "val": [...]}.')
     return written
 
 
@@ -99,52 +117,63 @@ def update_infos(files: Sequence[Union[str, Path]], root: Union[str, Path], vers
         out_dir: Where the files go, default in place.
 
     Returns:
-        The files written.
+        The files written: all, or none if one cannot be updated.
 
     Raises:
-        ValueError: A file is not v2, or a sample, camera or box of it is not in the tables; the message names it.
+        InputError: A file is not v2, or a sample, camera or box of it is not in the tables; the message names it.
     """
+    files = [Path(file).expanduser() for file in files]
+    targets = [Path(out_dir).expanduser() / file.name if out_dir else file for file in files]
+    for target in targets:
+        writable_folder(target.parent)
+    contents = [load_infos(file) for file in files]  # before the tables, which take longer
     tables = NuScenesTables(root, version)
+    _say(tables.notes + check_times(tables))
     order = {}
     for scene in tables.scene:
         order.update({sample['token']: (scene, i) for i, sample in enumerate(tables.samples_of(scene))})
-    written = []
-    for file in map(Path, files):
-        infos = load_infos(file)
+    for file, infos in zip(files, contents):
+        refuse(str(file), [
+            f'{file}: sample {entry["token"]} is not in {tables.table_root}. Is --version right?'
+            for entry in infos['data_list'] if entry['token'] not in order])
+    for file, infos in zip(files, contents):
         for entry in tqdm(infos['data_list'], desc=file.name, unit='frame'):
-            if entry['token'] not in order:
-                raise ValueError(f'{file}: sample {entry["token"]} is not in {tables.table_root}. Is --version right?')
-            try:
-                _update_entry(tables, *order[entry['token']], entry)
-            except ValueError as error:
-                raise ValueError(f'{file}: sample {entry["token"]}: {error}') from None
+            _update_entry(tables, *order[entry['token']], entry, f'{file}: sample {entry["token"]}: ')
         infos['data_list'] = in_scene_order(infos['data_list'])
-        written.append(save_infos(infos, Path(out_dir) / file.name if out_dir else file))
-        print(f'{written[-1]}: {len(infos["data_list"])} frames updated')
-    return written
+    for target, infos in zip(targets, contents):
+        print(f'{save_infos(infos, target)}: {len(infos["data_list"])} frames updated')
+    return targets
 
 
-def scenes_of_splits(tables: NuScenesTables) -> dict[str, list[str]]:
-    """Split name -> scene names, from the devkit and from ``splits.json``, which wins."""
-    predefined = create_splits_scenes()
-    splits = {name: predefined[split] for name, split in SPLITS.get(tables.version, {}).items()}
-    custom = Path(tables.table_root) / 'splits.json'
-    if custom.is_file():
-        known = {scene['name'] for scene in tables.scene}
-        for name, scenes in json.loads(custom.read_text()).items():
-            unknown = sorted(set(scenes) - known)
-            if unknown:
-                raise ValueError(f'{custom}: split {name} names scenes that are not in the tables: {unknown[:5]}.')
-            splits[name] = scenes
-    return splits
+def _say(notes: Sequence[str]) -> None:
+    for note in notes:
+        print(f'WARNING: {note}', flush=True)
+
+
+def _existing(tables: NuScenesTables, scenes: list[dict]) -> list[dict]:
+    """The scenes of which all images are there."""
+    missing = missing_images(tables, [sample for scene in scenes for sample in tables.samples_of(scene)])
+    found = [scene for scene in scenes if scene['token'] not in missing]
+    if missing:
+        count, example = sum(map(len, missing.values())), next(iter(missing.values()))[0]
+        text = (f'{len(missing)} of {len(scenes)} scenes are left out: {count} of their images are not below '
+                f'{tables.dataroot}, e.g. {example}')
+        if not found:
+            raise InputError(f'--only-existing: {text}. No scene is left.')
+        print(text)
+    return found
+
+
+def _unknown_velocities(data_list: Sequence[dict]) -> list[str]:
+    velocities = [item['velocity'][0] for entry in data_list for item in entry['instances']]
+    if not velocities or not np.isnan(velocities).all():
+        return []
+    return [f'None of the {len(velocities)} objects has a velocity: the devkit takes it from the annotations before '
+            'and after (prev, next), which may be 1.5 s away. Nothing is learnt of velocities.']
 
 
 def frame_info(tables: NuScenesTables, scene: dict, frame_idx: int, sample: dict, sample_idx: int) -> dict:
     """One entry of ``data_list``: see the module's text."""
-    if REFERENCE_SENSOR not in sample['data']:
-        raise ValueError(
-            f'{tables.table_root}: sample {sample["token"]} has no {REFERENCE_SENSOR} record in sample_data.json; it '
-            'defines the frame of the boxes and the time of the frame (its file is not needed).')
     lidar = tables.get('sample_data', sample['data'][REFERENCE_SENSOR])
     lidar2ego = pose_matrix(tables.get('calibrated_sensor', lidar['calibrated_sensor_token']))
     ego2global = pose_matrix(tables.get('ego_pose', lidar['ego_pose_token']))
@@ -156,7 +185,7 @@ def frame_info(tables: NuScenesTables, scene: dict, frame_idx: int, sample: dict
         lidar_points=dict(lidar2ego=lidar2ego.tolist(), **(
             dict(num_pts_feats=5, lidar_path=Path(lidar['filename']).name) if lidar['filename'] else {})),
         images={name: _camera_info(tables, sample['data'][name], ego2global @ lidar2ego)
-                for name in _cameras(tables, sample)},
+                for name in camera_order(key_frame_cameras(tables, sample))},
         instances=[],
         **_links(scene, frame_idx, sample))
     if tables.has_annotations:
@@ -180,7 +209,7 @@ class _Annotations:
         self.corners = box_corners(self.centers, self.sizes, self.rotations)
         velocities = np.array([tables.box_velocity(record['token']) for record in records]).reshape(-1, 3)
         self.velocities = velocities * (1, 1, 0)  # what the devkit evaluates: the motion in the global x, y plane
-        self.labels = [label_of(record['category_name']) for record in records]
+        self.labels = [label_of(record['category_name'], tables.own_classes) for record in records]
         self.attributes = [
             tables.get('attribute', record['attribute_tokens'][0])['name'] if record['attribute_tokens'] else ''
             for record in records
@@ -241,22 +270,18 @@ class _Annotations:
         return found
 
 
-def label_of(category: str) -> int:
-    """Place of a category's detection class in :data:`CLASSES`, -1 for a category outside the detection task."""
-    name = category_to_detection_name(category)
-    return -1 if name is None else CLASSES.index(name)
+def label_of(category: str, own_classes: Sequence[str] = ()) -> int:
+    """Place of a category's detection class in :data:`CLASSES` and the own ones behind them, -1 for one without."""
+    name = category_to_detection_name(category) or category
+    known = (*CLASSES, *own_classes)
+    return known.index(name) if name in known else -1
 
 
 def _metainfo(tables: NuScenesTables) -> dict:
-    categories = {name: i for i, name in enumerate(CLASSES)}
+    categories = {name: i for i, name in enumerate((*CLASSES, *tables.own_classes))}
     used = {record['category_name'] for record in tables.sample_annotation}
-    categories.update({name: -1 for name in sorted(used) if label_of(name) < 0})
+    categories.update({name: -1 for name in sorted(used) if label_of(name, tables.own_classes) < 0})
     return dict(categories=categories, dataset='nuscenes', version=tables.version, info_version='1.1')
-
-
-def _cameras(tables: NuScenesTables, sample: dict) -> list[str]:
-    return camera_order(name for name, token in sample['data'].items()
-                        if tables.get('sample_data', token)['sensor_modality'] == 'camera')
 
 
 def _links(scene: dict, frame_idx: int, sample: dict) -> dict:
@@ -264,12 +289,18 @@ def _links(scene: dict, frame_idx: int, sample: dict) -> dict:
                 frame_idx=frame_idx)
 
 
+def _image_path(record: dict) -> str:
+    """A bare name in ``samples/{camera}``, as mmdet3d has it; elsewhere the path below the root."""
+    folder, _, name = record['filename'].rpartition('/')
+    return name if folder == f'samples/{record["channel"]}' else record['filename']
+
+
 def _camera_info(tables: NuScenesTables, token: str, lidar2global: np.ndarray) -> dict:
     record = tables.get('sample_data', token)
     calibration = tables.get('calibrated_sensor', record['calibrated_sensor_token'])
     cam2ego, ego2global = pose_matrix(calibration), pose_matrix(tables.get('ego_pose', record['ego_pose_token']))
     return dict(
-        img_path=Path(record['filename']).name,
+        img_path=_image_path(record),
         cam2img=calibration['camera_intrinsic'],
         cam2ego=cam2ego.tolist(),
         sample_data_token=token,
@@ -280,24 +311,28 @@ def _camera_info(tables: NuScenesTables, token: str, lidar2global: np.ndarray) -
         width=record['width'])
 
 
-def _update_entry(tables: NuScenesTables, scene: dict, frame_idx: int, entry: dict) -> None:
+def _update_entry(tables: NuScenesTables, scene: dict, frame_idx: int, entry: dict, where: str) -> None:
     sample = tables.get('sample', entry['token'])
     entry.update(_links(scene, frame_idx, sample))
-    for name, image in entry['images'].items():
+    required(entry, 'timestamp', where)
+    for name, image in required(entry, 'images', where).items():
         if name not in sample['data']:
-            raise ValueError(f'camera {name} is not in the tables')
+            raise InputError(f'{where}camera {name} is not in the tables')
         record = tables.get('sample_data', sample['data'][name])
         pose = pose_matrix(tables.get('ego_pose', record['ego_pose_token']))
         image.update(ego2global=pose.tolist(), timestamp=record['timestamp'] / 1e6,
                      height=record['height'], width=record['width'])
     if entry.get('instances'):
         annotations = _Annotations(tables, sample)
-        lidar2global = np.array(entry['ego2global']) @ np.array(entry['lidar_points']['lidar2ego'])
+        lidar2ego = required(required(entry, 'lidar_points', where), 'lidar2ego', f'{where}lidar_points: ')
+        lidar2global = as_pose(required(entry, 'ego2global', where), f'{where}ego2global') @ as_pose(
+            lidar2ego, f'{where}lidar_points.lidar2ego')
         boxes = annotations.boxes(lidar2global)
         for i, instance in enumerate(entry['instances']):
-            difference = np.abs(boxes[:, :6] - np.array(instance['bbox_3d'][:6])).max(axis=1, initial=0)
+            box = np.array(required(instance, 'bbox_3d', f'{where}instance {i}: ')[:6])
+            difference = np.abs(boxes[:, :6] - box).max(axis=1, initial=0)
             j = int(difference.argmin()) if len(difference) else -1
-            if j < 0 or difference[j] > 0.05:
-                raise ValueError(f'no annotation of the tables lies within 5 cm of instance {i}')
+            if j < 0 or not difference[j] <= 0.05:
+                raise InputError(f'{where}no annotation of the tables lies within 5 cm of instance {i}')
             instance.update(instance_token=annotations.records[j]['instance_token'],
                             attr_name=annotations.attributes[j])

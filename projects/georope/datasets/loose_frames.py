@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from georope.errors import InputError
+
 from .calibration import as_4x4, as_intrinsics, as_pose
 from .converter import frame_info
 from .tables import NuScenesTables, pose_matrix
@@ -64,12 +66,12 @@ def read_frames(path: str | Path) -> list[LooseFrame]:
 
     Raises:
         FileNotFoundError: there is no such file.
-        ValueError: something is missing or is no matrix; names the frame or the camera.
+        InputError: something is missing or is no matrix; names the frame or the camera.
     """
     path = Path(path).expanduser()
     content = yaml.safe_load(path.read_text(encoding='utf-8'))  # JSON is YAML
     if not isinstance(content, dict) or not content.get('cameras') or not content.get('frames'):
-        raise ValueError(f'{path}: "cameras" (the calibration) and "frames" (the images) are needed')
+        raise InputError(f'{path}: "cameras" (the calibration) and "frames" (the images) are needed')
     matrices = {}
     for name, camera in content['cameras'].items():
         where = f'{path}: camera {name}: '
@@ -79,10 +81,10 @@ def read_frames(path: str | Path) -> list[LooseFrame]:
         elif set(camera) == {'lidar2img'}:
             matrices[name] = dict(lidar2img=as_4x4(camera['lidar2img'], f'{where}lidar2img'))
         else:
-            raise ValueError(f'{where}give cam2img and lidar2cam, or lidar2img; here are {sorted(camera)}')
+            raise InputError(f'{where}give cam2img and lidar2cam, or lidar2img; here are {sorted(camera)}')
     keys = {key for camera in matrices.values() for key in camera}
     if len(keys) == 3:
-        raise ValueError(f'{path}: some cameras have lidar2img, others cam2img and lidar2cam; give all alike')
+        raise InputError(f'{path}: some cameras have lidar2img, others cam2img and lidar2cam; give all alike')
     calibration = {key: np.stack([camera[key] for camera in matrices.values()]) for key in keys}
     frames = []
     for number, frame in enumerate(content['frames']):
@@ -90,7 +92,7 @@ def read_frames(path: str | Path) -> list[LooseFrame]:
         where = f'{path}: frame {token}: '
         unknown = set(frame) - {'images', 'token', 'timestamp', 'lidar2global', 'scene'}
         if unknown or set(frame.get('images', ())) != set(matrices):
-            raise ValueError(f'{where}{f"unknown keys {sorted(unknown)}" if unknown else "images"}: it needs images of '
+            raise InputError(f'{where}{f"unknown keys {sorted(unknown)}" if unknown else "images"}: it needs images of '
                              f'the cameras {list(matrices)}, and knows token, timestamp, lidar2global, scene')
         pose = frame.get('lidar2global')
         frames.append(LooseFrame(
@@ -100,7 +102,7 @@ def read_frames(path: str | Path) -> list[LooseFrame]:
             scene=str(frame.get('scene', ''))))
     tokens = [frame.token for frame in frames]
     if len(set(tokens)) < len(tokens):
-        raise ValueError(f'{path}: two frames have the token {max(tokens, key=tokens.count)!r}')
+        raise InputError(f'{path}: two frames have the token {max(tokens, key=tokens.count)!r}')
     return frames
 
 
@@ -118,13 +120,13 @@ def nuscenes_frames(root: str | Path, version: str, scenes: list[str] | None = N
         between: also the images between the key frames (12 Hz); they are in nuScenes' sweeps.
 
     Raises:
-        ValueError: a scene is not in the tables, or a camera has no image near one of the first camera's.
+        InputError: a scene is not in the tables, or a camera has no image near one of the first camera's.
     """
     tables = NuScenesTables(root, version)
     found = {scene['name']: scene for scene in tables.scenes_in_order()}
     unknown = sorted(set(scenes or ()) - set(found))
     if unknown:
-        raise ValueError(f'{tables.table_root} has no scenes {", ".join(unknown)}; it has {", ".join(sorted(found))}')
+        raise InputError(f'{tables.table_root} has no scenes {", ".join(unknown)}; it has {", ".join(sorted(found))}')
     records = _other_records(tables, [found[name] for name in scenes or found]) if between else {}
     for name in scenes or found:
         frames = [_key_frame(tables, found[name], i, sample, root)
@@ -166,7 +168,7 @@ def _between(tables: NuScenesTables, records: dict[str, list[dict]], key: LooseF
     lidar2ego = np.linalg.inv(pose_matrix(tables.get('ego_pose', tables.get('sample_data', sample['data'][
         'LIDAR_TOP'])['ego_pose_token']))) @ key.lidar2global
     if not records.get(first):
-        raise ValueError(f'{tables.table_root}: scene {scene} has no images of {first} between its key frames')
+        raise InputError(f'{tables.table_root}: scene {scene} has no images of {first} between its key frames')
     times = {name: [record['timestamp'] for record in records.get(name, ())] for name in key.images}
     for record in records[first]:
         time, chosen = record['timestamp'], {}
@@ -175,7 +177,7 @@ def _between(tables: NuScenesTables, records: dict[str, list[dict]], key: LooseF
             near = min(records.get(name, ())[max(place - 1, 0):place + 1], default=None,
                        key=lambda other: abs(other['timestamp'] - time))
             if near is None or abs(near['timestamp'] - time) > MAX_GAP * 1e6:
-                raise ValueError(f'{tables.table_root}: scene {scene}: {name} has no image within {MAX_GAP} s of '
+                raise InputError(f'{tables.table_root}: scene {scene}: {name} has no image within {MAX_GAP} s of '
                                  f'{record["filename"]}')
             chosen[name] = near
         lidar2global = pose_matrix(tables.get('ego_pose', record['ego_pose_token'])) @ lidar2ego

@@ -51,7 +51,7 @@ def draws_of(index: int) -> Iterator[None]:
 def _scenes(sampler) -> list[list[int]]:
     if not hasattr(sampler.dataset, 'scenes'):
         raise TypeError(f'{type(sampler.dataset).__name__} has no scenes: a batch_sampler for streams needs a '
-                        'georope.NuScenesCameraDataset as dataset, not one wrapped into another.')
+                        'georope.CameraDataset as dataset, not one wrapped into another.')
     return sampler.dataset.scenes()
 
 

@@ -1,13 +1,22 @@
 """The nuScenes tables, through the devkit, for a root that may hold nothing else."""
-import json
+from collections import Counter
 from pathlib import Path
 from typing import Union
 
 import numpy as np
+from nuscenes.eval.detection.constants import ATTRIBUTE_NAMES
+from nuscenes.eval.detection.utils import category_to_detection_name
 from nuscenes.nuscenes import NuScenes
+from nuscenes.utils.color_map import get_colormap
 from pyquaternion import Quaternion
+from tqdm import tqdm
+
+from georope.errors import InputError, MissingInput, refuse
+from georope.files import read_json
+from georope.messages import some
 
 from .info_file import camera_order
+from .table_check import check_tables, key_frames, short
 
 SENSOR_TABLES = ('sensor', 'calibrated_sensor', 'ego_pose', 'scene', 'sample', 'sample_data')
 ANNOTATION_TABLES = ('category', 'attribute', 'instance', 'sample_annotation')
@@ -26,12 +35,17 @@ class NuScenesTables(NuScenes):
 
     The devkit itself asks for all 13 tables and for the map images. Here only :data:`SENSOR_TABLES` and
     :data:`ANNOTATION_TABLES` are read, of ``sample_data`` only the key frames, and no sensor, map or image file. A test
-    version (its name ends in ``test``) may lack annotation tables; they are then empty.
+    version (its name ends in ``test``) may lack annotation tables; they are then empty. All tables are held against
+    :mod:`.schema` first.
 
-    Data of one's own may differ from nuScenes in three ways, which are brought into the devkit's terms here:
+    Data of one's own may differ from nuScenes in four ways, which are brought into the devkit's terms here; ``notes``
+    says in words, with counts, what that changed:
 
     - Own categories: a ``classes.json`` in the version's folder, {category: nuScenes detection class}, says in whose
-      place each stands. The devkit knows ten classes only. Categories not in it keep their names.
+      place each stands. The devkit knows ten classes only. {category: category} makes a class of its own name, one of
+      ``own_classes``: info files have a label for it, devkit and server know nothing of it. Of categories not in the
+      file, those called as a detection class stand for it, and the others keep their names.
+    - Own attributes: those that nuScenes does not have are none, and of several the first counts.
     - No LiDAR: tables without the sensor LIDAR_TOP get one in the ego frame, with the ego pose of the camera that
       exposes nearest to the sample's timestamp, and no file.
     - Nobody counted points: where no annotation has a LiDAR or radar point (or none has the fields), the counts are
@@ -42,29 +56,36 @@ class NuScenesTables(NuScenes):
         version: ``v1.0-mini``, ``v1.0-trainval``, ``v1.0-test`` or any other folder of tables.
 
     Raises:
-        FileNotFoundError: The version's folder or tables in it are missing; the message lists them.
-        ValueError: ``classes.json`` names something unknown, or some annotations lack the counts of points.
+        MissingInput: The version's folder or tables in it are missing; the message lists them.
+        InputError: A table cannot be read or its records are faulty, ``classes.json`` names something unknown, or some
+            annotations lack the counts of points; the message lists up to ten faults.
     """
 
     def __init__(self, root: Union[str, Path], version: str) -> None:
-        self.dataroot, self.version, self.verbose = str(root), version, False
+        self.dataroot, self.version, self.verbose = str(Path(root).expanduser()), version, False
+        self.notes: list[str] = []
         folder = Path(self.table_root)
         if not folder.is_dir():
-            found = sorted(path.parent.name for path in Path(root).glob('*/sample_data.json'))
-            raise FileNotFoundError(f'{folder} does not exist. Versions under {root}: {", ".join(found) or "none"}.')
+            found = sorted(path.parent.name for path in Path(self.dataroot).glob('*/sample_data.json'))
+            raise MissingInput(f'{folder} does not exist. Versions under {root}: {", ".join(found) or "none"}.')
 
         optional = ANNOTATION_TABLES if version.endswith('test') else ()
         self.table_names = list(SENSOR_TABLES + ANNOTATION_TABLES)
         missing = [name for name in self.table_names if not (folder / f'{name}.json').is_file()]
         required = [f'{name}.json' for name in missing if name not in optional]
         if required:
-            raise FileNotFoundError(f'{folder} lacks {", ".join(required)}. Unpack the metadata of {version} again.')
-        for name in self.table_names:
-            setattr(self, name, [] if name in missing else self.__load_table__(name))
-        self.sample_data = [record for record in self.sample_data if record['is_key_frame']]
+            raise MissingInput(f'{folder} lacks {", ".join(required)}. Unpack the metadata of {version} again.')
+        # sample_data before ego_pose: what belongs to no key frame, most of both, need not stay in memory.
+        names = sorted(set(self.table_names) - set(missing), key=lambda name: (name != 'sample_data', name))
+        tables = {name: [] for name in missing}
+        for name in tqdm(names, desc=f'reading {self.table_root}', unit='table', disable=None):
+            tables[name] = _used(name, read_json(folder / f'{name}.json'), tables)
+        check_tables(self.table_root, tables)
+        vars(self).update(tables)
         self.has_annotations = bool(self.sample_annotation)
         self._index()
         self._own_categories()
+        self._own_attributes()
         self._own_counts()
         if REFERENCE_SENSOR not in {sensor['channel'] for sensor in self.sensor}:
             self._own_reference()
@@ -86,27 +107,56 @@ class NuScenesTables(NuScenes):
             self.get('sample', record['sample_token'])['anns'].append(record['token'])
 
     def _own_categories(self) -> None:
-        path = Path(self.table_root) / 'classes.json'
-        if not path.is_file():
-            return
-        classes = json.loads(path.read_text())
+        path, classes = Path(self.table_root) / 'classes.json', {}
         known = {record['name'] for record in self.category}
-        for name, stand_in in classes.items():
-            if name not in known:
-                raise ValueError(f'{path}: category.json has no {name!r}; it has {sorted(known)}.')
-            if stand_in not in CATEGORIES:
-                raise ValueError(f'{path}: {name!r} cannot stand for {stand_in!r}; choose one of {list(CATEGORIES)}.')
+        if path.is_file():
+            classes = read_json(path)
+            if not isinstance(classes, dict):
+                raise InputError(f'{path} must be an object {{category: detection class}}, not {short(classes)}.')
+            refuse(str(path), [
+                f'{path}: category.json has no {name!r}; it has {sorted(known)}.' if name not in known else
+                f'{path}: {name!r} cannot stand for {stand_in!r}; choose one of {list(CATEGORIES)}, or a category of '
+                'category.json for a class of that name.'
+                for name, stand_in in classes.items()
+                if name not in known or stand_in not in [*CATEGORIES, *known]])
+        self.own_classes = list(dict.fromkeys(
+            stand_in for stand_in in classes.values()
+            if stand_in not in CATEGORIES and category_to_detection_name(stand_in) is None))
+        stand_ins = {name: CATEGORIES.get(classes.get(name, name), classes.get(name)) for name in known}
+        known_to_nuscenes, left_out = set(get_colormap()), Counter()
         for record in self.sample_annotation:
-            if record['category_name'] in classes:
-                record['category_name'] = CATEGORIES[classes[record['category_name']]]
+            name = record['category_name']
+            record['category_name'] = stand_ins[name] or name
+            left_out[name] += not stand_ins[name] and name not in known_to_nuscenes
+        if +left_out:
+            text = (f'{sum(left_out.values())} of {len(self.sample_annotation)} annotations are of categories without '
+                    f'a class: {_counts(left_out)}. {path}, {{category: detection class}}, gives them one of '
+                    f'{", ".join(CATEGORIES)}, or {{category: category}} a class of its own name.')
+            if sum(left_out.values()) == len(self.sample_annotation):
+                raise InputError(text)
+            self.notes.append(f'Nothing is trained on some objects: {text}')
+
+    def _own_attributes(self) -> None:
+        names = {record['token']: record['name'] for record in self.attribute}
+        unknown, several = Counter(), 0
+        for record in self.sample_annotation:
+            tokens = [token for token in record['attribute_tokens'] if names[token] in ATTRIBUTE_NAMES]
+            unknown.update(names[token] for token in record['attribute_tokens'] if token not in tokens)
+            several += len(tokens) > 1
+            record['attribute_tokens'] = tokens[:1]
+        if unknown:
+            self.notes.append(f'Attributes that nuScenes does not have count as none: {_counts(unknown)}. It has '
+                              f'{", ".join(ATTRIBUTE_NAMES)}.')
+        if several:
+            self.notes.append(f'{several} annotations have several attributes: the first counts.')
 
     def _own_counts(self) -> None:
         fields = ('num_lidar_pts', 'num_radar_pts')
         if any(record.get(field) for record in self.sample_annotation for field in fields):
             for record in self.sample_annotation:
                 if not all(field in record for field in fields):
-                    raise ValueError(f'{self.table_root}: annotation {record["token"]} lacks one of {fields}, which '
-                                     'others have: give them in all annotations or in none.')
+                    raise InputError(f'{self.table_root}/sample_annotation.json: annotation {record["token"]} lacks '
+                                     f'one of {fields}, which others have: give them in all annotations or in none.')
         else:
             for record in self.sample_annotation:
                 record.update(num_lidar_pts=-1, num_radar_pts=0)
@@ -132,21 +182,31 @@ class NuScenesTables(NuScenes):
             self.get('sample', scene['first_sample_token'])['timestamp'], scene['token']))
 
     def samples_of(self, scene: dict) -> list:
-        """The key frames of a scene in order of time.
-
-        Raises:
-            ValueError: The chain of ``next`` tokens does not have ``nbr_samples`` members or goes back in time.
-        """
+        """The key frames of a scene in order of time."""
         samples, token = [], scene['first_sample_token']
-        while token and len(samples) <= scene['nbr_samples']:
+        while token:
             samples.append(self.get('sample', token))
             token = samples[-1]['next']
-        times = [sample['timestamp'] for sample in samples]
-        if len(samples) != scene['nbr_samples'] or times != sorted(set(times)):
-            raise ValueError(
-                f'{self.table_root}: {scene["name"]} should have {scene["nbr_samples"]} samples linked in order of '
-                f'time; sample.json links {len(samples)}. The tables are damaged.')
         return samples
+
+
+def _used(name: str, rows: list, tables: dict) -> list:
+    """The records of key frames, where the tables are sound enough to tell."""
+    if name not in ('sample_data', 'ego_pose') or not isinstance(rows, list) or not all(
+            isinstance(row, dict) for row in rows):
+        return rows
+    if name == 'sample_data':
+        return key_frames(rows)
+    frames = tables['sample_data'] if isinstance(tables['sample_data'], list) else []
+    used = {row['ego_pose_token'] for row in frames
+            if isinstance(row, dict) and isinstance(row.get('ego_pose_token'), str)}
+    return [row for row in rows if row.get('token') in used or not isinstance(row.get('token'), str)]
+
+
+def _counts(counter: Counter) -> str:
+    """'car 3, tram 1': the most frequent ones."""
+    names = [f'{name} {count}' for name, count in counter.most_common() if count]
+    return some(names, 10)
 
 
 def pose_matrix(record: dict) -> np.ndarray:

@@ -4,12 +4,13 @@ import torch
 
 from georope.registry import DATASETS
 
+from .camera_dataset import CameraDataset
 from .nuscenes_dataset import NuScenesCameraDataset
 from .samplers import draws_of
 
 
 @DATASETS.register_module()
-class NuScenesWindowDataset(NuScenesCameraDataset):
+class CameraWindowDataset(CameraDataset):
     """For each key frame of a training, a window of ``queue_length`` frames that ends with it.
 
     The earlier ones are drawn from the ``queue_length - 1 + random_length`` frames before it and stay in order of time;
@@ -48,7 +49,7 @@ class NuScenesWindowDataset(NuScenesCameraDataset):
         place = range(len(self))[idx]
         with draws_of(idx):
             places = self.window(place)
-            frames = [super(NuScenesWindowDataset, self).prepare_data(i) for i in places]
+            frames = [super(CameraWindowDataset, self).prepare_data(i) for i in places]
         samples = [frame['data_samples'] for frame in frames]
         for i, sample in zip(places, samples):
             sample.set_metainfo(dict(prev_exists=i != places[0]))
@@ -56,3 +57,8 @@ class NuScenesWindowDataset(NuScenesCameraDataset):
                       data_samples=samples[-1].clone())
         packed['data_samples'].frames = samples
         return packed
+
+
+@DATASETS.register_module()
+class NuScenesWindowDataset(CameraWindowDataset, NuScenesCameraDataset):
+    """:class:`CameraWindowDataset` with the classes of :class:`NuScenesCameraDataset`."""

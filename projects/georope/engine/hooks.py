@@ -13,7 +13,8 @@ from mmengine.logging import print_log
 from mmengine.model import is_model_wrapper
 from mmengine.runner import EpochBasedTrainLoop
 
-from georope.datasets import StreamBatchSampler
+from georope.datasets import CameraWindowDataset, StreamBatchSampler
+from georope.errors import InputError
 from georope.messages import some
 from georope.registry import HOOKS
 
@@ -188,6 +189,46 @@ def _some(what: str, keys: list[str]) -> str:
 
 
 @HOOKS.register_module()
+class CheckDataHook(Hook):
+    """Holds the datasets against the model and the evaluator before the first step, not after the first epochs.
+
+    Heads (``num_classes``) and every dataset (``metainfo['classes']``) must have the same number of classes; metrics
+    with a method ``check`` look at their files.
+    """
+
+    def before_train(self, runner) -> None:
+        self._check(runner, 'train')
+        if runner.val_loop is not None:
+            self.before_val(runner)
+
+    def before_val(self, runner) -> None:
+        self._check(runner, 'val')
+        _check_metrics(runner.val_evaluator)
+
+    def before_test(self, runner) -> None:
+        self._check(runner, 'test')
+        _check_metrics(runner.test_evaluator)
+
+    def _check(self, runner, phase: str) -> None:
+        loader = getattr(runner, f'{phase}_dataloader')
+        classes = getattr(loader.dataset, 'metainfo', {}).get('classes')
+        model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        for name in ('pts_bbox_head', 'img_roi_head'):
+            number = getattr(getattr(model, name, None), 'num_classes', None)
+            if None not in (number, classes) and number != len(classes):
+                raise InputError(
+                    f'{phase}_dataloader.dataset.metainfo.classes has {len(classes)} names ({some(list(classes), 3)}), '
+                    f'model.{name}.num_classes is {number}: set model.{name}.num_classes={len(classes)}, or name '
+                    f'{number} classes in metainfo of all datasets')
+
+
+def _check_metrics(evaluator) -> None:
+    for metric in evaluator.metrics:
+        if hasattr(metric, 'check'):
+            metric.check()
+
+
+@HOOKS.register_module()
 class StreamHook(Hook):
     """Training on streams (:class:`georope.datasets.StreamBatchSampler`) starts where the run is; else does nothing.
 
@@ -213,6 +254,11 @@ class StreamHook(Hook):
                 runner.logger.warning(f'streams: an epoch is shorter than the longest sequence, {longest} frames, so '
                                       'that memory starts anew within it. Fewer lanes (batch_size x ranks) or a higher '
                                       'seq_split_num avoid that.')
+            if longest == 1 and not isinstance(runner.train_dataloader.dataset, CameraWindowDataset):
+                runner.logger.warning('streams: each of the '
+                                      f'{len(sampler.sequences)} sequences is one frame, so a model with a memory is '
+                                      'trained without it. A lower batch_sampler.seq_split_num makes longer sequences, '
+                                      'if the info files have scene tokens.')
 
     def before_train_epoch(self, runner) -> None:
         if not self.active:
@@ -246,9 +292,12 @@ class TrainingSummaryHook(Hook):
         by_epoch = isinstance(runner.train_loop, EpochBasedTrainLoop)
         per_epoch = len(loader) if by_epoch else -(-samples // (batch * ranks))
         rates = sorted({group.get('initial_lr', group['lr']) for group in runner.optim_wrapper.param_groups})
+        told = ', '.join(f'{rate:g}' for rate in reversed(rates))
+        if len(rates) > 4:  # one per layer
+            told = f'{rates[-1]:g} to {rates[0]:g}'
         scale = runner.auto_scale_lr or {}
         scaled = f' (scaled by {batch * ranks / scale["base_batch_size"]:g})' if scale.get('enable') else ''
         runner.logger.info(
             f'training on {samples} samples: batch {batch} per process x {ranks} processes x {accumulation} '
             f'accumulated = {batch * ranks * accumulation}; {per_epoch} iterations per epoch, {runner.max_iters} in all'
-            f', {runner.iter} done; lr {", ".join(f"{rate:g}" for rate in reversed(rates))}{scaled}')
+            f', {runner.iter} done; lr {told}{scaled}')

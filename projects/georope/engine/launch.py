@@ -51,10 +51,17 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument('--local_rank', '--local-rank', type=int, default=0)
 
 
+def read_config(path: str) -> Config:
+    """A config file. An empty NUSCENES_ROOT counts as none; mmengine stops at it."""
+    if not os.environ.get('NUSCENES_ROOT', 'unset').strip():
+        del os.environ['NUSCENES_ROOT']
+    return Config.fromfile(path)
+
+
 def load_config(args: argparse.Namespace) -> Config:
     """Reads the config with the changes that the common arguments ask for."""
     os.environ.setdefault('LOCAL_RANK', str(args.local_rank))
-    cfg = Config.fromfile(args.config)
+    cfg = read_config(args.config)
     cfg.launcher = args.launcher
     merge_options(cfg, args.cfg_options or {})
     if args.compile:
@@ -100,7 +107,7 @@ def _nearest(option: str, paths: set[str]) -> list[str]:
 def build_model(path: str, options: dict | None) -> tuple[Config, torch.nn.Module]:
     """Reads a config with the changes of ``--cfg-options`` and builds its model, without a runner."""
     install_loaders()
-    cfg = Config.fromfile(path)
+    cfg = read_config(path)
     merge_options(cfg, options or {})
     init_default_scope(cfg.default_scope)
     return cfg, MODELS.build(cfg.model)

@@ -19,8 +19,9 @@ from nuscenes.eval.detection.config import config_factory
 from nuscenes.eval.detection.data_classes import DetectionBox, DetectionMetrics
 from nuscenes.eval.detection.evaluate import DetectionEval
 
+from georope.datasets.splits import splits_of
 from georope.datasets.tables import NuScenesTables
-from georope.evaluation.scenes import splits_of
+from georope.errors import InputError, MissingInput
 from georope.files import atomic_open
 
 
@@ -28,16 +29,16 @@ def open_tables(version: str, data_root: str, tokens: Sequence[str]) -> NuScenes
     """Open the tables ``data_root/version`` and make sure that they know the given sample tokens.
 
     Raises:
-        FileNotFoundError: the folder is not there.
-        ValueError: frames are unknown to these tables.
+        MissingInput: the folder is not there.
+        InputError: the tables are faulty, or frames are unknown to these tables.
     """
-    folder = os.path.join(data_root, version)
+    folder = os.path.join(os.path.expanduser(data_root), version)
     if not os.path.isdir(folder):
-        raise FileNotFoundError(f'no nuScenes tables at {folder} (the version is that of the info file)')
+        raise MissingInput(f'no nuScenes tables at {folder} (the version is that of the info file)')
     nusc = NuScenesTables(data_root, version)
     unknown = sorted(set(tokens) - {sample['token'] for sample in nusc.sample})
     if unknown:
-        raise ValueError(f'{len(unknown)} of {len(tokens)} frames of the info file are not in the tables {folder}, '
+        raise InputError(f'{len(unknown)} of {len(tokens)} frames of the info file are not in the tables {folder}, '
                          f'e.g. {", ".join(unknown[:3])}. Info file and tables do not belong together.')
     return nusc
 
@@ -106,9 +107,10 @@ def run_evaluation(build: Callable[[], Any]) -> tuple[Any, Any, Any]:
     return evaluation, metrics, details
 
 
-def save_metrics(prefix: str, summary: dict, details: Any) -> None:
-    """Write ``<prefix>_summary.json`` and ``<prefix>_details.json`` (the devkit's details)."""
-    for name, content in (('summary', summary), ('details', details.serialize())):
+def save_metrics(prefix: str, summary: dict, details: Any = None) -> None:
+    """Write ``<prefix>_summary.json`` and, of the devkit's details, ``<prefix>_details.json``."""
+    files = dict(summary=summary) if details is None else dict(summary=summary, details=details.serialize())
+    for name, content in files.items():
         with atomic_open(f'{prefix}_{name}.json') as file:
             json.dump(content, file, indent=2)
 

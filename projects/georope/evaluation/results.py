@@ -12,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 from scipy.spatial.transform import Rotation
 
+from georope.datasets.calibration import CalibrationError, as_pose
 from georope.files import atomic_open
 
 # The devkit asks for these five keys; the detectors here see camera images only.
@@ -30,14 +31,18 @@ _STILL = {
 }
 
 
+class NotFiniteError(ValueError, FloatingPointError):
+    """A prediction is NaN or infinite; names the sample."""
+
+
 def guess_attribute(name: str, speed: float) -> str:
     """The nuScenes attribute of a box, from its class and its speed in m/s.
 
     The detectors predict no attributes. Above 0.2 m/s a box moves (cycles then have a rider), otherwise it takes the
     most frequent attribute its class has at rest. Rule of mmdet3d and CenterPoint, kept so that mAAE and NDS compare
-    with published numbers.
+    with published numbers. A class of another name has none.
     """
-    return (_MOVING if speed > MOVING_SPEED else _STILL)[name]
+    return (_MOVING if speed > MOVING_SPEED else _STILL).get(name, '')
 
 
 def to_global(token: str, boxes, scores, labels, lidar2global, max_boxes: int = 500) -> dict[str, Any]:
@@ -57,10 +62,11 @@ def to_global(token: str, boxes, scores, labels, lidar2global, max_boxes: int = 
     Raises:
         ValueError: a value is not finite, a size is not positive, a box has no velocity, or the pose is not rigid.
     """
-    pose = np.asarray(lidar2global, dtype=np.float64)
-    if pose.shape != (4, 4) or not np.allclose(pose[:3, :3] @ pose[:3, :3].T, np.eye(3), atol=1e-4):
-        raise ValueError(f'sample {token}: lidar2global is not a rigid 4x4 motion. The metric needs the pose of the '
-                         f'frame as recorded, without scale augmentation:\n{pose}')
+    try:
+        pose = as_pose(lidar2global, 'it')
+    except CalibrationError as error:
+        raise CalibrationError(f'sample {token}: lidar2global is not a rigid 4x4 motion: {error} The metric needs the '
+                               'pose of the frame, without a BEV augmentation that scales.') from None
     if boxes.tensor.shape[1] != 9:
         raise ValueError(f'sample {token}: boxes have {boxes.tensor.shape[1]} dims, nuScenes needs 9 (with velocity)')
 
@@ -70,22 +76,46 @@ def to_global(token: str, boxes, scores, labels, lidar2global, max_boxes: int = 
     rows, score = plain(boxes.tensor), plain(scores)
     bad = ~np.isfinite(rows).all(1) | ~np.isfinite(score) | (rows[:, 3:6] <= 0).any(1)
     if bad.any():
-        raise ValueError(f'sample {token}: {bad.sum()} of {len(rows)} predicted boxes have a NaN or infinite value or '
-                         f'no extent, e.g. score {score[bad][0]}, x y z l w h yaw vx vy {rows[bad][0].tolist()}')
+        raise NotFiniteError(f'sample {token}: {bad.sum()} of {len(rows)} predicted boxes have a NaN or infinite value '
+                             f'or no extent, e.g. score {score[bad][0]}, x y z l w h yaw vx vy {rows[bad][0].tolist()}')
     order = np.argsort(-score, kind='stable')[:max_boxes]
-    rows, yaw = rows[order], rows[order, 6]
+    rows[:, :3] = plain(boxes.gravity_center)
+    label = labels.detach().cpu().long().numpy()[order]
+    return dict(token=token, label=label, dropped=len(score) - len(order), score=score[order],
+                **global_boxes(rows[order], pose))
+
+
+def without_extent(boxes, scores, labels) -> tuple[Any, Any, Any, int]:
+    """Boxes without those whose size under- or overflowed (0, negative or infinite), which the devkit would refuse.
+
+    A size is the exponential of what a model says: one wild query of 300 has an impossible one where all else of the
+    frame is sound. NaN is no such thing and stays, for :func:`to_global` to refuse.
+
+    Returns:
+        boxes, scores, labels, and how many were left out.
+    """
+    size = boxes.tensor[:, 3:6]
+    good = ~((size <= 0) | size.isinf()).any(1)
+    number = int((~good).sum())
+    return (boxes[good], scores[good], labels[good], number) if number else (boxes, scores, labels, 0)
+
+
+def global_boxes(rows: np.ndarray, lidar2global: np.ndarray) -> dict[str, np.ndarray]:
+    """``translation``, ``size``, ``rotation`` and ``velocity`` of global boxes, see the module's head.
+
+    Args:
+        rows: (n, 9) x, y, z of the gravity centre, length, width, height, yaw, velocity in x and y; LiDAR frame. A
+            velocity may be NaN.
+        lidar2global: (4, 4), a rigid motion.
+    """
+    turn, yaw = lidar2global[:3, :3], rows[:, 6]
     velocity = np.pad(rows[:, 7:9], ((0, 0), (0, 1)))
-    result = dict(
-        translation=plain(boxes.gravity_center)[order] @ pose[:3, :3].T + pose[:3, 3],
-        size=rows[:, [4, 3, 5]],
-        velocity=(velocity @ pose[:3, :3].T)[:, :2],
-        score=score[order])
-    x, y, z, w = Rotation.from_matrix(pose[:3, :3]).as_quat()
+    x, y, z, w = Rotation.from_matrix(turn).as_quat()
     cos, sin = np.cos(yaw / 2), np.sin(yaw / 2)
     # Quaternion product of the pose and the turn by yaw about the LiDAR's z axis.
-    result['rotation'] = np.stack([w * cos - z * sin, x * cos + y * sin, y * cos - x * sin, z * cos + w * sin], axis=-1)
-    label = labels.detach().cpu().long().numpy()[order]
-    return dict(token=token, label=label, dropped=len(score) - len(order), **result)
+    rotation = np.stack([w * cos - z * sin, x * cos + y * sin, y * cos - x * sin, z * cos + w * sin], axis=-1)
+    return dict(translation=rows[:, :3] @ turn.T + lidar2global[:3, 3], size=rows[:, [4, 3, 5]], rotation=rotation,
+                velocity=(velocity @ turn.T)[:, :2])
 
 
 def devkit_boxes(frame: dict[str, Any], classes: Sequence[str]) -> list[dict[str, Any]]:

@@ -1,15 +1,13 @@
-"""Scenes, their frames and the splits, from ``scene.json`` and ``sample.json`` alone: no other table is needed."""
-import json
+"""Scenes and their frames, from ``scene.json`` and ``sample.json`` alone: no other table is needed."""
 import os
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Optional
 
-from nuscenes.utils.splits import create_splits_scenes
-
-# The version whose tables hold the frames of an official split.
-SPLIT_VERSIONS = dict(train='v1.0-trainval', val='v1.0-trainval', test='v1.0-test', mini_train='v1.0-mini',
-                      mini_val='v1.0-mini')
+from georope.datasets.schema import SCENES
+from georope.datasets.splits import SPLIT_VERSIONS, splits_of
+from georope.datasets.table_check import check_tables
+from georope.errors import InputError, MissingInput
+from georope.files import read_json
 
 
 class Frame(NamedTuple):
@@ -21,26 +19,19 @@ def read_scenes(version: str, data_root: str) -> dict[str, list[Frame]]:
     """The frames of each scene, by its name, in order of time.
 
     Raises:
-        FileNotFoundError: ``scene.json`` or ``sample.json`` is not in the folder of the version.
-        ValueError: two scenes have one name, or a sample is of no scene.
+        MissingInput: ``scene.json`` or ``sample.json`` is not in the folder of the version.
+        InputError: they cannot be read, two scenes have one name, or a sample is of no scene.
     """
-    tables = {}
-    for name in ('scene', 'sample'):
-        path = os.path.join(data_root, version, f'{name}.json')
+    folder, tables = os.path.join(os.path.expanduser(data_root), version), {}
+    for name in SCENES:
+        path = os.path.join(folder, f'{name}.json')
         if not os.path.isfile(path):
-            raise FileNotFoundError(f'no nuScenes table {path}: data root and version must name a folder of tables')
-        with open(path, encoding='utf-8') as file:
-            tables[name] = json.load(file)
+            raise MissingInput(f'no nuScenes table {path}: data root and version must name a folder of tables')
+        tables[name] = read_json(path)
+    check_tables(folder, tables, SCENES)
     names = {scene['token']: scene['name'] for scene in tables['scene']}
     scenes = {name: [] for name in names.values()}
-    if len(scenes) < len(tables['scene']):
-        twice = [name for name, count in Counter(scene['name'] for scene in tables['scene']).items() if count > 1]
-        raise ValueError(f'{os.path.join(data_root, version, "scene.json")} has more than one scene of the name '
-                         f'{", ".join(twice[:3])}: tracks and splits tell scenes apart by it')
     for sample in sorted(tables['sample'], key=lambda sample: (sample['timestamp'], sample['token'])):
-        if sample['scene_token'] not in names:
-            raise ValueError(f'{path}: sample {sample["token"]} is of scene {sample["scene_token"]}, which scene.json '
-                             'does not have')
         scenes[names[sample['scene_token']]].append(Frame(sample['token'], sample['timestamp']))
     return scenes
 
@@ -49,12 +40,12 @@ def scenes_of(version: str, data_root: str, tokens: Sequence[str]) -> dict[str, 
     """:func:`read_scenes`, only the given frames and the scenes that have some of them.
 
     Raises:
-        ValueError: frames are unknown to these tables.
+        InputError: frames are unknown to these tables.
     """
     found = part_of(read_scenes(version, data_root), tokens)
     unknown = sorted(set(tokens) - {frame.token for frames in found.values() for frame in frames})
     if unknown:
-        raise ValueError(f'{len(unknown)} of {len(set(tokens))} frames are not in the tables '
+        raise InputError(f'{len(unknown)} of {len(set(tokens))} frames are not in the tables '
                          f'{os.path.join(data_root, version)}, e.g. {", ".join(unknown[:3])}')
     return found
 
@@ -66,18 +57,6 @@ def part_of(scenes: Mapping[str, Sequence[Frame]], tokens: Sequence[str]) -> dic
     return {name: frames for name, frames in chosen.items() if frames}
 
 
-def splits_of(version: str, data_root: str) -> dict[str, list[str]]:
-    """Names of the scenes in the official splits of a version and in those of its ``splits.json``."""
-    official = create_splits_scenes()
-    kind = version.rsplit('-', 1)[-1]  # as the devkit tells them: mini, trainval or test, of whichever release
-    splits = {name: official[name] for name, of in SPLIT_VERSIONS.items() if of.endswith(f'-{kind}')}
-    custom = os.path.join(data_root, version, 'splits.json')
-    if os.path.exists(custom):
-        with open(custom, encoding='utf-8') as file:
-            splits.update(json.load(file))
-    return splits
-
-
 def split_frames(split: str, data_root: str, version: Optional[str] = None) -> dict[str, list[Frame]]:
     """The scenes and frames of a split.
 
@@ -87,16 +66,16 @@ def split_frames(split: str, data_root: str, version: Optional[str] = None) -> d
         version: of the tables; needed for a split of ``splits.json``.
 
     Raises:
-        ValueError: no such split, or the tables have none of its scenes.
+        InputError: no such split, or the tables have none of its scenes.
     """
     version = version or SPLIT_VERSIONS.get(split)
     if version is None:
-        raise ValueError(f'split {split!r} is none of {", ".join(SPLIT_VERSIONS)}: for one of splits.json say the '
+        raise InputError(f'split {split!r} is none of {", ".join(SPLIT_VERSIONS)}: for one of splits.json say the '
                          'version too')
     scenes, splits = read_scenes(version, data_root), splits_of(version, data_root)
     if split not in splits:
-        raise ValueError(f'{version} has no split {split!r}, but {", ".join(splits) or "none"}')
+        raise InputError(f'{version} has no split {split!r}, but {", ".join(splits) or "none"}')
     found = {name: frames for name, frames in scenes.items() if name in splits[split]}
     if not found:
-        raise ValueError(f'{os.path.join(data_root, version)} has none of the {len(splits[split])} scenes of {split}')
+        raise InputError(f'{os.path.join(data_root, version)} has none of the {len(splits[split])} scenes of {split}')
     return found

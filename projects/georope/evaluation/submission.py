@@ -1,7 +1,8 @@
 """An offline check of everything the nuScenes server checks in a submission, and the zip it takes.
 
 The rules are those of the devkit's loaders and of its eval READMEs; the devkit stops at the first fault with a bare
-assertion, this names them all, and what the devkit would take but score as nonsense.
+assertion, this names them all. What comes of a broken rule is told with it: the server refuses the file, or takes it
+although it is outside the format, or takes what nobody should send (:data:`REFUSED`, :data:`FORMAT`, :data:`ADVICE`).
 """
 import io
 import json
@@ -10,16 +11,19 @@ import math
 import os
 import zipfile
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Optional
 
 from nuscenes.eval.detection.constants import ATTRIBUTE_NAMES, DETECTION_NAMES
 from nuscenes.utils.splits import create_splits_scenes
+from tqdm import tqdm
 
+from georope.errors import InputError, refuse
 from georope.evaluation.results import CAMERA_META, dump_results
 from georope.evaluation.scenes import Frame, split_frames
 from georope.evaluation.tracker import TRACKING_NAMES
+from georope.files import no_content
 
 TASKS = ('detection', 'tracking')
 MAX_BOXES = 500  # per sample, both tasks
@@ -35,6 +39,12 @@ _ATTRIBUTE_OF = {**dict.fromkeys(DETECTION_NAMES, 'vehicle'), 'pedestrian': 'ped
 _TRUTH_FIELDS = ('ego_translation', 'num_pts')
 
 
+# What comes of a broken rule.
+REFUSED = 'refused by the server'
+FORMAT = 'outside the format, the server takes it'
+ADVICE = 'against our advice, the server takes it'
+
+
 class Violation(NamedTuple):
     """One broken rule."""
 
@@ -42,10 +52,11 @@ class Violation(NamedTuple):
     message: str
     token: Optional[str] = None  # of the sample; None: the whole file
     index: Optional[int] = None  # of the box in its sample; None: the whole sample
+    effect: str = REFUSED
 
     def __str__(self) -> str:
         where = 'file' if self.token is None else f'sample {ascii(self.token)[1:-1]}'  # of unprintable ones, escapes
-        return f'{where}{"" if self.index is None else f", box {self.index}"}: {self.message}'
+        return f'{where}{"" if self.index is None else f", box {self.index}"}: {self.message} ({self.effect})'
 
 
 class _Repeated(dict):
@@ -68,11 +79,15 @@ def read_submission(path: str, max_zip_mb: float = MAX_ZIP_MB) -> tuple[Any, lis
     found = []
     with open(path, 'rb') as file:
         data = file.read()
+    reason = no_content(path)
+    if reason:
+        return None, [Violation('unreadable', f'{path} {reason}')]
     try:
         if zipfile.is_zipfile(io.BytesIO(data)):
             megabytes = len(data) / 1e6
             if megabytes > max_zip_mb:
-                found.append(Violation('file_size', f'{megabytes:.1f} MB zipped are over the limit of {max_zip_mb:g}'))
+                found.append(Violation('file_size', f'{megabytes:.1f} MB zipped are over the limit of {max_zip_mb:g}',
+                                       effect=ADVICE))
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
                 names = archive.namelist()
                 if len(names) != 1 or not names[0].endswith('.json') or '/' in names[0]:
@@ -87,7 +102,7 @@ def read_submission(path: str, max_zip_mb: float = MAX_ZIP_MB) -> tuple[Any, lis
 
 def check_submission(path: str, task: str, scenes: Mapping[str, Sequence[Frame]],
                      max_zip_mb: float = MAX_ZIP_MB) -> list[Violation]:
-    """All that the server would refuse, or score as nonsense, in a submission.
+    """All that is wrong with a submission, with what comes of it.
 
     Args:
         path: JSON file or zip.
@@ -120,7 +135,7 @@ def _check_content(content: Any, task: str, scenes: Mapping[str, Sequence[Frame]
     if not any(results.values()):
         yield Violation('no_boxes', '0 boxes in all samples: the devkit stops with "Invalid box type: None"')
     classes: dict[tuple, str] = {}  # of (scene, tracking id)
-    for token, boxes in results.items():
+    for token, boxes in tqdm(results.items(), desc='checking', unit='sample', disable=None):
         if token not in scene_of:
             yield Violation('foreign_sample', 'not of this split, or not in these tables', token)
         if not isinstance(boxes, list):
@@ -130,11 +145,11 @@ def _check_content(content: Any, task: str, scenes: Mapping[str, Sequence[Frame]
             yield Violation('too_many_boxes', f'{len(boxes)} boxes, at most {MAX_BOXES} are allowed', token)
         ids: set[str] = set()
         for index, box in enumerate(boxes):
-            for kind, message in _check_box(box, token, task):
-                yield Violation(kind, message, token, index)
+            found = list(_check_box(box, token, task))
             if task == 'tracking' and isinstance(box, dict):
-                for kind, message in _check_track(box, scene_of.get(token), ids, classes):
-                    yield Violation(kind, message, token, index)
+                found += _check_track(box, scene_of.get(token), ids, classes)
+            for kind, message, effect in found:
+                yield Violation(kind, message, token, index, effect)
 
 
 def _check_meta(meta: Any) -> Iterator[Violation]:
@@ -144,69 +159,96 @@ def _check_meta(meta: Any) -> Iterator[Violation]:
     yield from _twice(meta)
     for key in CAMERA_META:
         if not isinstance(meta.get(key), bool):
-            yield Violation('meta', f'meta.{key} must be true or false, not {_short(meta.get(key, "missing"))}')
+            yield Violation('meta', f'meta.{key} must be true or false, not {_short(meta.get(key, "missing"))}',
+                            effect=FORMAT)
     if not any(meta.get(key) for key in ('use_camera', 'use_lidar', 'use_radar')):
-        yield Violation('meta', 'meta says that no sensor was used')
+        yield Violation('meta', 'meta says that no sensor was used', effect=ADVICE)
 
 
-def _check_box(box: Any, token: str, task: str) -> Iterator[tuple[str, str]]:
-    """Kind and message of what is wrong with a box taken alone."""
+def _check_box(box: Any, token: str, task: str) -> Iterator[tuple[str, str, str]]:
+    """Kind, message and effect of what is wrong with a box taken alone."""
     if not isinstance(box, dict):
-        yield 'schema', f'a box must be an object, not {_short(box)}'
+        yield 'schema', f'a box must be an object, not {_short(box)}', REFUSED
         return
-    yield from ((violation.kind, violation.message) for violation in _twice(box))
+    yield from ((violation.kind, violation.message, violation.effect) for violation in _twice(box))
     own = ('detection_name', 'detection_score', 'attribute_name') if task == 'detection' else \
         ('tracking_id', 'tracking_name', 'tracking_score')
     missing = [key for key in ('sample_token', *_VECTORS, *own) if key not in box]
     if missing:
-        yield 'missing_field', f'lacks {", ".join(missing)}'
+        by_default = missing == [f'{task}_score']
+        yield 'missing_field', f'lacks {", ".join(missing)}' + ': the devkit takes -1' * by_default, \
+            FORMAT if by_default else REFUSED
     for key in _TRUTH_FIELDS:
         if key in box:
-            yield 'truth_field', f'{key} belongs to annotations; the devkit would read it'
-    if box.get('sample_token', token) != token:
-        yield 'sample_token', f'sample_token {_short(box["sample_token"])} is not that of its list'
+            yield 'truth_field', f'{key} belongs to annotations; the devkit reads it, and drops a box of 0 points', \
+                FORMAT if box[key] == 0 or _is_vector(box[key], 3) else REFUSED
+    other = box.get('sample_token', token)
+    if other != token:
+        yield 'sample_token', f'sample_token {_short(other)} is not that of its list: the box is held against the ' \
+            'objects of that sample', FORMAT if isinstance(other, str) else REFUSED
     for key, length in _VECTORS.items():
         if key in box and not _is_vector(box[key], length):
-            yield key, f'{key} must be {length} finite numbers, not {_short(box[key])}'
+            unknown = ': an unknown velocity is not scored' if key == 'velocity' and _is_taken(key, box[key]) else ''
+            yield key, f'{key} must be {length} finite numbers, not {_short(box[key])}{unknown}', \
+                FORMAT if _is_taken(key, box[key]) else REFUSED
     if _is_vector(box.get('size'), 3) and min(box['size']) <= 0:
-        yield 'size', f'size must be positive, not {box["size"]}'
+        yield 'size', f'size must be positive, not {box["size"]}: the devkit stops where it meets an object', REFUSED
     if _is_vector(box.get('rotation'), 4) and abs(math.hypot(*box['rotation']) - 1) > 1e-3:
-        yield 'rotation', f'rotation is no unit quaternion: {box["rotation"]} has norm {math.hypot(*box["rotation"]):g}'
+        norm = math.hypot(*box['rotation'])
+        yield 'rotation', f'rotation is no unit quaternion: {box["rotation"]} has norm {norm:g}', FORMAT
     name, score = box.get(f'{task}_name'), box.get(f'{task}_score', 0.)
     if f'{task}_name' in box and name not in _NAMES[task]:
-        yield 'class', f'{task}_name {_short(name)} is none of {", ".join(_NAMES[task])}'
+        yield 'class', f'{task}_name {_short(name)} is none of {", ".join(_NAMES[task])}', REFUSED
     if not _is_number(score) or not 0 <= score <= 1:
-        yield 'score', f'{task}_score must be a number from 0 to 1, not {_short(score)}'
+        yield 'score', f'{task}_score must be a number from 0 to 1, not {_short(score)}', _score_effect(score)
     attribute = box.get('attribute_name', '')
     if task == 'detection' and attribute != '' and attribute not in ATTRIBUTE_NAMES:
-        yield 'attribute', f'attribute_name {_short(attribute)} is neither "" nor one of {", ".join(ATTRIBUTE_NAMES)}'
+        yield 'attribute', f'attribute_name {_short(attribute)} is neither "" nor one of ' \
+            f'{", ".join(ATTRIBUTE_NAMES)}', REFUSED
     elif task == 'detection' and attribute and name in _NAMES[task]:
         if _ATTRIBUTE_OF[name] not in ('', attribute.split('.')[0]):
-            yield 'attribute', f'attribute_name {attribute} is none of a {name}: it always counts as wrong'
+            yield 'attribute', f'attribute_name {attribute} is none of a {name}: it always counts as wrong', ADVICE
 
 
-def _check_track(box: dict, scene: Optional[str], ids: set, classes: dict) -> Iterator[tuple[str, str]]:
+def _check_track(box: dict, scene: Optional[str], ids: set,
+                 classes: dict) -> Iterator[tuple[str, str, str]]:
     """The same for its id, given the ids before it in the frame and the class of each track; updates both."""
     if 'tracking_id' not in box:
         return
     track, name = box['tracking_id'], box.get('tracking_name')
     if not isinstance(track, str) or not track:
-        yield 'tracking_id', f'tracking_id must be a string, not empty, not {_short(track)}'
+        yield 'tracking_id', f'tracking_id must be a string, not empty, not {_short(track)}', \
+            REFUSED if isinstance(track, (list, dict)) else FORMAT
         return
     if track in ids:
-        yield 'duplicate_id', f'tracking_id {track!r} is there twice in this sample'
+        yield 'duplicate_id', f'tracking_id {track!r} is there twice in this sample', REFUSED
     ids.add(track)
     if name in TRACKING_NAMES and classes.setdefault((scene, track), name) != name:
-        yield 'class_change', f'track {track!r} is a {name} here and was a {classes[scene, track]} before'
+        yield 'class_change', f'track {track!r} is a {name} here and was a {classes[scene, track]} before', FORMAT
 
 
 def _twice(content: dict) -> Iterator[Violation]:
     for key in getattr(content, 'keys_twice', ()):
-        yield Violation('duplicate_key', f'key {key!r} is there twice in one JSON object')
+        yield Violation('duplicate_key', f'key {key!r} is there twice in one JSON object: the last one counts',
+                        effect=FORMAT)
 
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and -1e308 < value < 1e308  # no bool, NaN, infinity
+
+
+def _is_taken(key: str, value: Any) -> bool:
+    """Whether the devkit reads this as a vector: of numbers that may be infinite, velocities also NaN."""
+    return isinstance(value, list) and len(value) == _VECTORS[key] and all(
+        isinstance(number, (int, float)) and (key == 'velocity' or number == number) for number in value)
+
+
+def _score_effect(score: Any) -> str:
+    """The devkit makes a float of it, which may be anything but NaN."""
+    try:
+        return FORMAT if float(score) == float(score) else REFUSED
+    except (TypeError, ValueError, OverflowError):
+        return REFUSED
 
 
 def _is_vector(value: Any, length: int) -> bool:
@@ -216,6 +258,40 @@ def _is_vector(value: Any, length: int) -> bool:
 def _short(value: Any) -> str:
     text = json.dumps(value)
     return text if len(text) <= 80 else f'{text[:77]}...'
+
+
+# What a picture of a box needs.
+_DRAWN = ('translation', 'size', 'rotation', 'velocity')
+
+
+def read_results(path: str) -> dict[str, list[dict]]:
+    """The boxes of a detection or tracking file by sample token, sound enough to be drawn, whatever the split.
+
+    Raises:
+        InputError: the file cannot be read, or boxes lack a field or have values that are no numbers; the message names
+            up to ten.
+    """
+    content, found = read_submission(path)
+    refuse(path, [violation.message for violation in found if violation.effect == REFUSED])
+    results = content.get('results') if isinstance(content, dict) else None
+    if not isinstance(results, dict) or not all(isinstance(boxes, list) for boxes in results.values()):
+        raise InputError(f'{path} has no "results" with a list of boxes for each sample token: not a nuScenes '
+                         'detection or tracking file')
+    tracked = any('tracking_id' in box for boxes in results.values() for box in boxes if isinstance(box, dict))
+    task = 'tracking' if tracked else 'detection'
+    score = f'{task}_score'
+    needed = (*_DRAWN, f'{task}_name', score, *(['tracking_id'] if tracked else []))
+    faults = []
+    for token, boxes in results.items():
+        for index, box in enumerate(boxes):
+            missing = [key for key in needed if key not in box] if isinstance(box, dict) else needed
+            wrong = [] if missing else [key for key in _DRAWN if not _is_taken(key, box[key])] + (
+                [] if _is_number(box[score]) else [score])
+            if missing or wrong:
+                text = f'lacks {", ".join(missing)}' if missing else f'{wrong[0]} is {_short(box[wrong[0]])}'
+                faults.append(f'{path}: sample {token}, box {index}: {text}')
+    refuse(path, faults)
+    return results
 
 
 def summarize(content: dict, task: str) -> str:
@@ -242,6 +318,12 @@ def write_zip(path: str, name: str, content: dict) -> None:
         text = io.TextIOWrapper(file, encoding='utf-8')
         dump_results(text, content['results'].items(), content['meta'])
         text.detach()
+
+
+def effects(violations: Sequence[Violation]) -> str:
+    """'2 refused by the server; 3 outside the format, the server takes it'."""
+    counts = Counter(violation.effect for violation in violations)
+    return '; '.join(f'{counts[effect]} {effect}' for effect in (REFUSED, FORMAT, ADVICE) if counts[effect])
 
 
 def report(violations: Sequence[Violation], show: int) -> str:

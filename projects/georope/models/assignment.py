@@ -14,6 +14,7 @@ from mmengine.structures import InstanceData
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
+from georope.errors import InputError
 from georope.registry import TASK_UTILS
 from georope.rope.transfer import to_device
 
@@ -53,10 +54,13 @@ def read_targets(data_samples: Sequence[Det3DDataSample], num_classes: int, devi
                          truth.labels_3d.to('cpu', torch.int64))
         finite = target.codes.isfinite()
         finite[:, box_code.VELOCITY] |= target.codes[:, box_code.VELOCITY].isnan()
-        if not (finite.all(-1) & (target.labels >= 0) & (target.labels < num_classes)).all():
-            raise ValueError(f'sample {sample_name(sample.metainfo)}: its boxes must be finite with positive sizes '
-                             f'(velocity may be NaN) and its labels below {num_classes}, but they are '
-                             f'{target.boxes.tolist()}, {target.labels.tolist()}')
+        bad = ~(finite.all(-1) & (target.labels >= 0) & (target.labels < num_classes))
+        if bad.any():
+            label, box = target.labels[bad][0].item(), target.boxes[bad][0].tolist()
+            raise InputError(f'sample {sample_name(sample.metainfo)}: its boxes must be finite with positive sizes '
+                             f'(velocity may be NaN) and its labels below num_classes={num_classes}; {int(bad.sum())} '
+                             f'of {len(bad)} are not, the first has label {label} and is {box}. Labels are places in '
+                             'metainfo.classes of the dataset: num_classes of the head is their number.')
         boxes.append(target.boxes)
         labels.append(target.labels)
     counts = [len(own) for own in labels]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from mmdet3d.structures import Det3DDataSample
 from torch import Tensor
 
 from georope.rope import Rays
@@ -33,6 +34,10 @@ class Cameras:
         return Cameras(self.rays.select(tokens),
                        None if focal is None else focal.gather(1, tokens[..., None].expand(-1, -1, 2)),
                        None if padding is None else padding.gather(1, tokens))
+
+
+# Meta information with one item per camera.
+PER_CAMERA = ('lidar2img', 'lidar2cam', 'cam2img', 'img_path', 'filename', 'img_shape', 'ori_shape', 'cam_names')
 
 
 def sample_name(meta: dict) -> str:
@@ -72,6 +77,33 @@ def stack_matrices(metas: Sequence[dict], key: str, num_cameras: int, size: int)
                              f'{[name for name, ok in zip(names, good) if not ok]}; check the calibration')
         stacked.append(matrices)
     return torch.from_numpy(np.stack(stacked))
+
+
+def without_missing(imgs: Tensor, data_samples: Sequence[Det3DDataSample]
+                    ) -> tuple[Tensor, Sequence[Det3DDataSample]]:
+    """A batch without the cameras that none of its samples has, so that results are, to the bit, those of a rig without
+    them. Cameras that some samples lack stay: their tokens are padding, see :func:`padded_tokens`.
+
+    Args:
+        imgs: (B, N, 3, height, width).
+        data_samples: with ``missing_cameras``, a list of ``cam_names``, where a camera is missing.
+
+    Returns:
+        Images of the remaining cameras, and copies of the samples for them; the given ones where all cameras stay.
+    """
+    gone = [{meta['cam_names'].index(name) for name in meta.get('missing_cameras') or ()}
+            for meta in (sample.metainfo for sample in data_samples)]
+    kept = sorted(set(range(imgs.shape[1])) - set.intersection(*gone))
+    if len(kept) == imgs.shape[1]:
+        return imgs, data_samples
+    samples = []
+    for sample in data_samples:
+        copy, meta = sample.new(), sample.metainfo
+        copy.set_metainfo({key: [meta[key][i] for i in kept] for key in PER_CAMERA if key in meta})
+        if 'gt_cameras' in sample:
+            copy.gt_cameras = [sample.gt_cameras[i] for i in kept]
+        samples.append(copy)
+    return imgs[:, kept], samples
 
 
 def padded_tokens(metas: Sequence[dict], num_cameras: int, feature_size: tuple[int, int], stride: int,

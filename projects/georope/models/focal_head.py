@@ -13,6 +13,7 @@ from mmengine.model import BaseModule, bias_init_with_prob
 from mmengine.structures import InstanceData
 from torch import Tensor, nn
 
+from georope.errors import InputError
 from georope.registry import MODELS, TASK_UTILS
 from georope.rope.transfer import to_device
 
@@ -196,9 +197,10 @@ class FocalHead(BaseModule):
                 truth = truth.to('cpu')
                 good = truth.bboxes.isfinite().all() & truth.centers_2d.isfinite().all()
                 if not good or not ((truth.labels >= 0) & (truth.labels < self.num_classes)).all():
-                    raise ValueError(f'sample {name}, camera {i}: 2D boxes and centres must be finite and labels below '
-                                     f'{self.num_classes}, but they are {truth.bboxes.tolist()}, '
-                                     f'{truth.centers_2d.tolist()}, {truth.labels.tolist()}')
+                    raise InputError(f'sample {name}, camera {i}: 2D boxes and centres must be finite and labels below '
+                                     f'num_classes={self.num_classes}; of {len(truth.labels)} labels the least is '
+                                     f'{int(truth.labels.min())}, the largest {int(truth.labels.max())}. They are '
+                                     'places in metainfo.classes of the dataset.')
                 images.append(truth)
         counts = [len(truth) for truth in images]
         moved = (to_device(torch.cat([getattr(truth, name) for truth in images]), device).split(counts)

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from georope.registry import MODELS
 
+from .cameras import without_missing
+from .flip_tta import merge, mirror_boxes, mirror_frames
+
 
 @MODELS.register_module()
 class PETR(Base3DDetector):
@@ -15,10 +18,12 @@ class PETR(Base3DDetector):
     Args:
         img_backbone: image backbone; its levels go to the neck.
         img_neck: feature pyramid.
-        pts_bbox_head: head; it reads one level.
+        pts_bbox_head: head, see ``protocols.Head``; it reads one level.
         data_preprocessor: ``FramePreprocessor``, or mmdet3d's.
         position_level: the level the head reads, 0 for the neck's finest.
         train_cfg: None; mmdet3d's ``init_model`` says so, whatever the model.
+        tta: tests mirror each frame too and merge both results, see ``flip_tta``: dict(distance=...), the metres within
+            which boxes are one; None does not.
     """
 
     def __init__(self,
@@ -28,12 +33,18 @@ class PETR(Base3DDetector):
                  data_preprocessor: dict | None = None,
                  position_level: int = 0,
                  train_cfg: None = None,
+                 tta: dict | None = None,
                  init_cfg: dict | None = None) -> None:
         super().__init__(data_preprocessor, init_cfg)
         self.img_backbone = MODELS.build(img_backbone)
+        channels = getattr(self.img_backbone, 'channels', None)
+        if channels and list(channels) != list(img_neck.get('in_channels', channels)):
+            raise ValueError(f'img_neck.in_channels={img_neck["in_channels"]} are not the channels of the maps of '
+                             f'img_backbone, {list(channels)} at strides {list(self.img_backbone.strides)}')
         self.img_neck = MODELS.build(img_neck)
         self.pts_bbox_head = MODELS.build(pts_bbox_head)
         self.position_level = position_level
+        self.tta = tta
 
     def extract_feat(self, batch_inputs: dict) -> Tensor:
         """Features of all images.
@@ -59,14 +70,24 @@ class PETR(Base3DDetector):
 
     def loss(self, batch_inputs: dict, batch_data_samples: list[Det3DDataSample], **kwargs) -> dict[str, Tensor]:
         """Losses of a batch, see ``PETRHead.loss``."""
-        return self.pts_bbox_head.loss(self.extract_feat(batch_inputs), batch_data_samples)
+        imgs, samples = without_missing(batch_inputs['imgs'], batch_data_samples)
+        return self.pts_bbox_head.loss(self.extract_feat(dict(imgs=imgs)), samples)
 
     def predict(self, batch_inputs: dict, batch_data_samples: list[Det3DDataSample],
                 **kwargs) -> list[Det3DDataSample]:
         """The samples with ``pred_instances_3d``, see ``PETRHead.predict``."""
-        results = self.pts_bbox_head.predict(self.extract_feat(batch_inputs), batch_data_samples)
+        imgs, samples = without_missing(batch_inputs['imgs'], batch_data_samples)
+        results = self.pts_bbox_head.predict(self.extract_feat(dict(imgs=imgs)), samples)
+        if self.tta is not None:
+            imgs, mirrored = mirror_frames(imgs, samples)
+            others = self.pts_bbox_head.predict(self.extract_feat(dict(imgs=imgs)), mirrored)
+            for other in others:
+                other.bboxes_3d = mirror_boxes(other.bboxes_3d)
+            max_num = self.pts_bbox_head.bbox_coder.max_num
+            results = [merge(*both, max_num=max_num, **self.tta) for both in zip(results, others)]
         return self.add_pred_to_datasample(batch_data_samples, results)
 
     def _forward(self, batch_inputs: dict, batch_data_samples: list[Det3DDataSample], **kwargs) -> dict[str, Tensor]:
         """Raw predictions, see ``PETRHead.forward``."""
-        return self.pts_bbox_head(self.extract_feat(batch_inputs), [s.metainfo for s in batch_data_samples])
+        imgs, samples = without_missing(batch_inputs['imgs'], batch_data_samples)
+        return self.pts_bbox_head(self.extract_feat(dict(imgs=imgs)), [sample.metainfo for sample in samples])

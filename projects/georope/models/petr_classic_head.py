@@ -38,6 +38,9 @@ class PETRClassicHead(PETRHead):
             self.position_encoder = _mlp(3 * DEPTH_BINS, 4 * embed_dims, embed_dims)
             self.adapt_pos3d = _mlp(embed_dims * 3 // 2, 4 * embed_dims, embed_dims)
 
+    def _focal_lengths(self, *args) -> None:
+        """Nothing here looks at them."""
+
     def _embed_tokens(self, tokens: Tensor, cameras: Cameras,
                       grid: tuple[int, int, int]) -> tuple[Tensor, Tensor | None]:
         if tokens.shape[1] != grid[0] * grid[1] * grid[2]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from georope.registry import MODELS
 
+from .cameras import without_missing
 from .losses import check_losses
 from .petr import PETR
 
@@ -32,7 +33,7 @@ class StreamPETR(PETR):
         num_frame_head_grads: last frames of a window that pass the head in training mode, at least
             ``num_frame_losses``.
         num_frame_backbone_grads: last frames of a window from which the backbone learns.
-        kwargs: see ``PETR``.
+        kwargs: see ``PETR``; the head is a ``protocols.StreamHead``.
     """
 
     def __init__(self,
@@ -43,6 +44,8 @@ class StreamPETR(PETR):
                  num_frame_backbone_grads: int = 1,
                  **kwargs) -> None:
         super().__init__(*args, **kwargs)
+        if self.tta is not None:
+            raise ValueError('tta is for PETR: what StreamPETR remembers is of this world, not of its mirror image')
         if not 1 <= num_frame_losses <= num_frame_head_grads or num_frame_backbone_grads < 1:
             raise ValueError('StreamPETR needs 1 <= num_frame_losses <= num_frame_head_grads and '
                              f'num_frame_backbone_grads >= 1, not {num_frame_losses}, {num_frame_head_grads}, '
@@ -67,20 +70,23 @@ class StreamPETR(PETR):
         """
         if batch_inputs['imgs'].dim() == 6:
             return self._window_loss(batch_inputs['imgs'], [sample.frames for sample in batch_data_samples])
-        return self._frame_loss(self.extract_feat(batch_inputs), batch_data_samples)
+        imgs, samples = without_missing(batch_inputs['imgs'], batch_data_samples)
+        return self._frame_loss(self.extract_feat(dict(imgs=imgs)), samples)
 
     def predict(self, batch_inputs: dict, batch_data_samples: list[Det3DDataSample],
                 **kwargs) -> list[Det3DDataSample]:
         """The samples with ``pred_instances_3d``, see ``PETRHead.predict``."""
-        features = self.extract_feat(batch_inputs)
-        tokens = self._choose(features, [sample.metainfo for sample in batch_data_samples])
-        results = self.pts_bbox_head.predict(features, batch_data_samples, tokens)
+        imgs, samples = without_missing(batch_inputs['imgs'], batch_data_samples)
+        features = self.extract_feat(dict(imgs=imgs))
+        tokens = self._choose(features, [sample.metainfo for sample in samples])
+        results = self.pts_bbox_head.predict(features, samples, tokens)
         return self.add_pred_to_datasample(batch_data_samples, results)
 
     def _forward(self, batch_inputs: dict, batch_data_samples: list[Det3DDataSample], **kwargs) -> dict[str, Tensor]:
         """Raw predictions, see ``PETRHead.forward``."""
-        features = self.extract_feat(batch_inputs)
-        metas = [sample.metainfo for sample in batch_data_samples]
+        imgs, samples = without_missing(batch_inputs['imgs'], batch_data_samples)
+        features = self.extract_feat(dict(imgs=imgs))
+        metas = [sample.metainfo for sample in samples]
         return self.pts_bbox_head(features, metas, tokens=self._choose(features, metas))
 
     def _choose(self, features: Tensor, metas: Sequence[dict]) -> Tensor | None:

@@ -84,8 +84,7 @@ class TimmBackbone(BaseModule):
         if not hasattr(model, 'group_matcher'):
             raise ValueError(f'TimmBackbone: timm does not tell the layers of {self.options["model_name"]}: neither '
                              'frozen_stages nor a decay by layers is possible')
-        group = importlib.import_module('timm.models').group_with_matcher
-        ids = group(model.named_parameters(), model.group_matcher(coarse=stages), reverse=True)
+        ids = import_timm().models.group_parameters(model, model.group_matcher(coarse=stages), reverse=True)
         return {prefix + name: number if '.' in name else 0 for name, number in ids.items()}  # tokens are stem
 
 

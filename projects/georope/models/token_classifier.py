@@ -31,7 +31,7 @@ class TokenClassifierHead(BaseModule):
                  init_cfg: dict | None = None) -> None:
         super().__init__(init_cfg)
         self.classifier = nn.Conv2d(in_channels, num_classes + 1, 1)
-        self.stride = stride
+        self.stride, self.num_classes = stride, num_classes
         self.register_buffer('class_weights', torch.tensor([1.0] * num_classes + [background_weight]), persistent=False)
 
     def forward(self, features: Tensor, metas: Sequence[dict] = ()) -> Tensor:

@@ -60,25 +60,32 @@ class Rays:
         """
         if lidar2img.dim() != 4 or lidar2img.shape[-2:] != (4, 4):
             raise ValueError(f'lidar2img must be (B, N, 4, 4), not {tuple(lidar2img.shape)}')
-        rows, columns = feature_size
-        device = lidar2img.device if device is None else device
         dtype = torch.promote_types(lidar2img.dtype, torch.float32) if dtype is None else dtype
-        with torch.autocast(device.type, enabled=False):
+        with torch.autocast(lidar2img.device.type, enabled=False):
             img2lidar, info = torch.linalg.inv_ex(lidar2img.double())
             bad = (info != 0) | ~img2lidar.isfinite().all(-1).all(-1)
             if bad.any():
                 raise ValueError('lidar2img cannot be inverted or is not finite for (sample in batch, camera) '
                                  f'{bad.nonzero().tolist()}')
-            u = (torch.arange(columns, device=lidar2img.device, dtype=torch.float64) + 0.5) * stride
-            v = (torch.arange(rows, device=lidar2img.device, dtype=torch.float64) + 0.5) * stride
-            img2lidar = img2lidar[..., :3, :]
+        return cls.from_img2lidar(img2lidar[..., :3, :], feature_size, stride, device, dtype)
+
+    @classmethod
+    def from_img2lidar(cls, img2lidar: Tensor, feature_size: tuple[int, int], stride: float = 16,
+                       device: torch.device | None = None, dtype: torch.dtype | None = None) -> Rays:
+        """The same of inverse projections (B, N, 3, 4), in their precision; nothing is checked."""
+        rows, columns = feature_size
+        device = img2lidar.device if device is None else device
+        dtype = img2lidar.dtype if dtype is None else dtype
+        with torch.autocast(device.type, enabled=False):
+            u = (torch.arange(columns, device=img2lidar.device, dtype=img2lidar.dtype) + 0.5) * stride
+            v = (torch.arange(rows, device=img2lidar.device, dtype=img2lidar.dtype) + 0.5) * stride
             m1, m2, m3, _ = img2lidar.unbind(-1)  # columns, each (B, N, 3)
             directions = (m1[:, :, None, None] * u[:, None] + m2[:, :, None, None] * v[:, None, None]
                           + m3[:, :, None, None])  # (B, N, H, W, 3)
             directions, img2lidar, pixels = (to_device(x.to(dtype), device) for x in (
                 directions, img2lidar, torch.cat((u, v))))
             u, v = pixels.split((columns, rows))
-            batch, num_cameras, tokens = *lidar2img.shape[:2], rows * columns
+            batch, num_cameras, tokens = *img2lidar.shape[:2], rows * columns
             origins = img2lidar[..., 3].repeat_interleave(tokens, dim=1)
             footprints = img2lidar[..., :2].mT.repeat_interleave(tokens, dim=1)
             pixels = torch.stack((u.repeat(rows), v.repeat_interleave(columns)), dim=-1).repeat(batch, num_cameras, 1)

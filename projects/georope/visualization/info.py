@@ -8,6 +8,8 @@ import cv2
 import numpy as np
 
 from georope.datasets.calibration import as_intrinsics, as_pose
+from georope.datasets.info_file import required
+from georope.errors import MissingInput
 from georope.visualization.boxes import Boxes, yaw_matrices
 from georope.visualization.draw import draw_frame, track_colour
 from georope.visualization.strokes import Stroke
@@ -17,17 +19,23 @@ def lidar2global(entry: dict) -> np.ndarray:
     """(4, 4) float64 pose of the LiDAR in the global frame, from one entry of the file's ``data_list``."""
     where = f'sample {entry["token"]}: '
     lidar2ego = entry.get('lidar_points', {}).get('lidar2ego', np.eye(4))  # without LiDAR its frame is the ego frame
-    return as_pose(entry['ego2global'], where + 'ego2global') @ as_pose(lidar2ego, where + 'lidar2ego')
+    return as_pose(required(entry, 'ego2global', where), where + 'ego2global') @ as_pose(lidar2ego, where + 'lidar2ego')
 
 
 def ground_truth(entry: dict, categories: dict[str, int]) -> Boxes:
     """The annotated boxes that the devkit scores: of a detection class, with at least one LiDAR or radar point.
 
+    Label -1 is none of the classes, whatever name the file has for it.
+
     Args:
         entry: one of the file's ``data_list``.
         categories: class name -> label, the file's ``metainfo['categories']``.
     """
-    name_of = {label: name for name, label in categories.items()}
+    name_of = {label: name for name, label in categories.items() if label >= 0}
+    where = f'sample {entry["token"]}: instance '
+    for i, item in enumerate(entry.get('instances', ())):
+        for key in ('bbox_label_3d', 'bbox_3d', 'velocity', 'num_lidar_pts', 'num_radar_pts'):
+            required(item, key, f'{where}{i}: ')
     instances = [item for item in entry.get('instances', ()) if item['bbox_label_3d'] in name_of
                  and item['num_lidar_pts'] + item['num_radar_pts'] != 0]  # -1: unknown
     box = np.array([item['bbox_3d'] for item in instances], dtype=np.float64).reshape(-1, 7)
@@ -36,27 +44,35 @@ def ground_truth(entry: dict, categories: dict[str, int]) -> Boxes:
                        [item['velocity'] for item in instances])
 
 
+def image_paths(entry: dict, data_root: str) -> list[tuple[str | None, list[str]]]:
+    """For each camera of an entry the image that is there, or None, and where it was looked for.
+
+    Image paths are relative to ``data_root/samples/CAMERA`` or to ``data_root``.
+    """
+    where, found = f'sample {entry["token"]}: ', []
+    for name, camera in required(entry, 'images', where).items():
+        path = required(camera, 'img_path', f'{where}{name}: ')
+        tried = [os.path.join(data_root, 'samples', name, path), os.path.join(data_root, path)]
+        found.append((next(filter(os.path.isfile, tried), None), tried))
+    return found
+
+
 def load_cameras(entry: dict, data_root: str) -> tuple[list[np.ndarray], np.ndarray, list[str]]:
     """Original images (BGR), lidar2img (N, 4, 4) float64 and names of the cameras of one entry.
 
-    Image paths are relative to ``data_root/samples/CAMERA`` or to ``data_root``.
-
     Raises:
-        FileNotFoundError: an image is missing or not readable.
+        MissingInput: an image is missing or not readable.
+        InputError: the entry lacks a field.
     """
     images, matrices = [], []
-    for name, camera in entry['images'].items():
-        paths = [os.path.join(data_root, 'samples', name, camera['img_path']),
-                 os.path.join(data_root, camera['img_path'])]
-        found = [path for path in paths if os.path.exists(path)]
-        image = cv2.imread(found[0]) if found else None
+    for (name, camera), (path, tried) in zip(entry['images'].items(), image_paths(entry, data_root)):
+        where = f'sample {entry["token"]}, {name}: '
+        image = cv2.imread(path) if path else None
         if image is None:
-            raise FileNotFoundError(f'sample {entry["token"]}, {name}: no readable image at {" or ".join(paths)}; '
-                                    'check --data-root')
+            raise MissingInput(f'{where}no readable image at {" or ".join(tried)}; check --data-root')
         images.append(image)
-        where = f'sample {entry["token"]}, {name}'
-        matrices.append(as_intrinsics(camera['cam2img'], f'{where}: cam2img')
-                        @ as_pose(camera['lidar2cam'], f'{where}: lidar2cam'))
+        matrices.append(as_intrinsics(required(camera, 'cam2img', where), f'{where}cam2img')
+                        @ as_pose(required(camera, 'lidar2cam', where), f'{where}lidar2cam'))
     return images, np.stack(matrices), list(entry['images'])
 
 

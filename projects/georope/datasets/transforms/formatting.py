@@ -8,7 +8,7 @@ from georope.registry import TRANSFORMS
 
 META_KEYS = ('token', 'sample_idx', 'scene_token', 'frame_idx', 'prev_exists', 'timestamp', 'lidar2img', 'lidar2cam',
              'cam2img', 'lidar2global', 'ego_pose', 'img_path', 'filename', 'img_shape', 'ori_shape', 'cam_names',
-             'box_type_3d', 'box_mode_3d')
+             'missing_cameras', 'box_type_3d', 'box_mode_3d')
 
 
 @TRANSFORMS.register_module()

@@ -8,6 +8,7 @@ from mmcv.transforms import BaseTransform
 from PIL import Image
 
 from georope.datasets.calibration import as_intrinsics, as_pose
+from georope.errors import UnreadableInput
 from georope.registry import TRANSFORMS
 
 
@@ -110,6 +111,9 @@ class ImageAug(BaseTransform):
         draw = self.draw() if self.training else {}
         plans = []
         for camera, image in results['images'].items():
+            if camera in results.get('missing_cameras', ()) and not (image['height'] and image['width']):
+                plans.append(self.plan(self.final_dim, draw))  # any will do: it is black and hidden
+                continue
             with errors_name(results['token'], camera):
                 plans.append(self.plan(_image_size(image), draw))
         cam2img = results['cam2img'].copy()
@@ -142,12 +146,12 @@ class ImageAug(BaseTransform):
 
 @contextlib.contextmanager
 def errors_name(token: str, camera: str) -> Iterator[None]:
-    """An OSError within says which sample and camera it is about."""
+    """An OSError within says which sample and camera it is about, as an error of a file."""
     try:
         yield
     except OSError as error:
-        raise OSError(f'sample {token}, camera {camera}: {error} (To go on without this frame: skip_tokens of the '
-                      'dataset.)') from error
+        raise UnreadableInput(f'sample {token}, camera {camera}: {error} (To go on without this frame: skip_tokens of '
+                              "the dataset, or its incomplete='skip' or 'mask'.)") from error
 
 
 def uncovered(bboxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:

@@ -1,24 +1,27 @@
 """Camera images and annotations into a frame."""
+import logging
+from collections.abc import Sequence
 from typing import Optional, Union
 
 import cv2
 import mmengine.fileio
 import numpy as np
 from mmcv.transforms import BaseTransform
+from mmengine.logging import print_log
 from PIL import Image
 
 from georope.registry import TRANSFORMS
 
+from ..whole_frames import JPEG, has_end
 from .image_aug import ImagePlan, errors_name
 
 REDUCED = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4,
            8: cv2.IMREAD_REDUCED_COLOR_8}
-JPEG, JPEG_END = b'\xff\xd8', b'\xff\xd9'
 
 
 @TRANSFORMS.register_module()
 class LoadCameraAnnotations(BaseTransform):
-    """Put what ``ann_info`` holds (see :class:`georope.datasets.NuScenesCameraDataset`) into the frame itself."""
+    """Put what ``ann_info`` holds (see :class:`georope.datasets.frame.Annotations`) into the frame itself."""
 
     def transform(self, results: dict) -> dict:
         if 'ann_info' not in results:
@@ -41,6 +44,7 @@ class LoadCameraImages(BaseTransform):
 
     Raises:
         OSError: An image is missing, broken or not of the size that the info file says; names file, sample, camera.
+            With ``incomplete='mask'`` of the dataset it is a warning, and the camera is hidden.
     """
 
     def __init__(self, decode: str = 'full') -> None:
@@ -50,11 +54,24 @@ class LoadCameraImages(BaseTransform):
 
     def transform(self, results: dict) -> dict:
         plans = results.pop('image_plans', [None] * len(results['img_path']))
-        images: list[np.ndarray] = []
+        missing = results.get('missing_cameras')  # None: a camera that is missing is an error
+        images: list[Optional[np.ndarray]] = []
         for camera, path, plan in zip(results['cam_names'], results['img_path'], plans):
-            with errors_name(results['token'], camera):
-                images.append(self._load(path, plan))
-        shapes = [image.shape[:2] for image in images]
+            image = None
+            if not missing or camera not in missing:
+                try:
+                    with errors_name(results['token'], camera):
+                        image = self._load(path, plan)
+                except OSError as error:
+                    if missing is None:
+                        raise
+                    print_log(f'hidden: {error}', 'current', logging.WARNING)
+                    missing = [*missing, camera]
+            images.append(image)
+        shapes = [(0, 0) if image is None else image.shape[:2] for image in images]
+        if missing is not None:
+            images, shapes, missing = _with_padding(results, plans, images, shapes)
+            results['missing_cameras'] = missing
         results['img_path'] = [path if isinstance(path, str) else '(in memory)' for path in results['img_path']]
         results.update(
             img=images,
@@ -77,6 +94,24 @@ class LoadCameraImages(BaseTransform):
         return f'{type(self).__name__}(decode={self.decode!r})'
 
 
+def _with_padding(results: dict, plans: Sequence[Optional[ImagePlan]], images: Sequence[Optional[np.ndarray]],
+                  shapes: Sequence[tuple]) -> tuple[list, list, list]:
+    """Images, valid sizes and names of missing cameras of a frame in which images may be None: black, of size (0, 0),
+    without 2D labels. Where all are None, nothing is left to look at: black images of their full size."""
+    names = results['cam_names']
+    whole = next((image.shape[:2] for image in images if image is not None), None)
+    sizes = [plan.size if plan else whole or (results['images'][name]['height'], results['images'][name]['width'])
+             for name, plan in zip(names, plans)]
+    for i, image in enumerate(images):
+        for key in ('gt_bboxes', 'gt_bboxes_labels', 'centers_2d', 'depths'):
+            if image is None and key in results:
+                results[key][i] = results[key][i][:0]
+    filled = [np.zeros((*size, 3), np.uint8) if image is None else image for image, size in zip(images, sizes)]
+    if whole is None:
+        return filled, sizes, []
+    return filled, list(shapes), [name for name, image in zip(names, images) if image is None]
+
+
 def read_image(path: Union[str, np.ndarray], resize: float = 1.0) -> tuple[np.ndarray, int]:
     """Decode an image, a JPEG at the smallest of 1, 1/2, 1/4, 1/8 of its size that is not below ``resize``. One in
     memory, (h, w, 3) uint8 BGR, is taken as it is.
@@ -97,7 +132,7 @@ def read_image(path: Union[str, np.ndarray], resize: float = 1.0) -> tuple[np.nd
     flags = REDUCED[reduction] | cv2.IMREAD_IGNORE_ORIENTATION
     image = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
     # OpenCV fills up what a truncated JPEG lacks with grey and only prints a warning
-    if image is None or (data[:2] == JPEG and JPEG_END not in data[-256:]):
+    if image is None or (data[:2] == JPEG and not has_end(data)):
         raise OSError(f'{path} is no whole image ({len(data)} bytes).')
     return image, reduction
 
