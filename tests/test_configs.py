@@ -74,7 +74,7 @@ def test_encoding_is_the_only_difference_from_petr(path):
     a, b = (Config.fromfile(ROOT / 'configs' / name).to_dict() for name in (plain, path))
     for cfg in (a, b):
         head = cfg['model']['pts_bbox_head']
-        for key in ('encoding', 'self_encoding', 'position_embedding'):
+        for key in ('encoding', 'self_encoding', 'position_embedding', 'moving_queries', 'uncertain_queries'):
             head.pop(key, None)
             cfg.pop(key, None)
         if path.parts[0] == 'toy':

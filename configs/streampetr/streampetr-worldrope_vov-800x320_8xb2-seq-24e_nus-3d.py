@@ -1,4 +1,5 @@
 # WorldRoPE instead of PETR's 3D position embedding in cross-attention.
 _base_ = ['./streampetr_vov-800x320_8xb2-seq-24e_nus-3d.py', '../_base_/encodings/worldrope.py']
 
-model = dict(pts_bbox_head=dict(encoding=_base_.encoding, position_embedding=False))
+encoding = dict(reference_focal=630.0)  # of nuScenes' cameras at this size
+model = dict(pts_bbox_head=dict(encoding=dict(_base_.encoding, **encoding), position_embedding=False))

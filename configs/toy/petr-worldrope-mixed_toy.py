@@ -1,4 +1,5 @@
 # WorldRoPE with mixed bands instead of PETR's 3D position embedding.
 _base_ = ['./petr_toy.py', '../_base_/encodings/worldrope-mixed.py']
 
-model = dict(pts_bbox_head=dict(_base_.rotary, encoding=_base_.encoding))
+encoding = dict(reference_focal=_base_.reference_focal)
+model = dict(pts_bbox_head=dict(_base_.rotary, encoding=dict(_base_.encoding, **encoding)))

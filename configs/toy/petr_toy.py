@@ -11,6 +11,8 @@ load_from = 'work_dirs/backbone_toy/epoch_3.pth'
 start = dict(type='Kaiming', mode='fan_in', distribution='normal')
 # What a rotary encoding has instead: no position MLP of the keys, and its positional kernel as first attention.
 rotary = dict(position_embedding=False, decoder=dict(positional_bias=1.5), init_cfg=None)
+# The cameras' focal length at 96x256, at which the anchors of predicted depths are metres.
+reference_focal = 200.0
 detection_range = [-44.0, -44.0, -10.0, 44.0, 44.0, 10.0]
 
 model = dict(

@@ -123,11 +123,14 @@ def losses(head, frames):
 MEMORY = dict(type='georope.StreamPETRHead', num_query=8, memory_len=8, topk_proposals=4, num_propagated=4)
 
 
-@pytest.mark.parametrize('options,with_cp', [({}, True), (MEMORY, False)], ids=['petr', 'stream'])
+MOVING = dict(moving_queries=True, uncertain_queries=dict(box=1.0, drift=0.3))
+
+
+@pytest.mark.parametrize('options,with_cp', [(MOVING, True), (MEMORY, False)], ids=['petr', 'stream'])
 def test_heads_train_and_predict_alike(options, with_cp):
     torch._dynamo.reset()
     head = tiny_head(encoding=dict(type='georope.URoPE'), denoising=dict(groups=2, noise_scale=0), decoder=dict(
-        num_layers=1, num_heads=4, feedforward_channels=32, dropout=0.0, with_cp=with_cp), **options).train()
+        num_layers=1 + with_cp, num_heads=4, feedforward_channels=32, dropout=0.0, with_cp=with_cp), **options).train()
     other = copy.deepcopy(head)
     other.compile(backend='aot_eager', fullgraph=True)
     assert [*other.state_dict()] == [*head.state_dict()]

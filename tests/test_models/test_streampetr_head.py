@@ -75,7 +75,7 @@ def test_nothing_is_seen_in_empty_slots():
         head = stream_head(compat=compat).eval()
         padding = []
         layer = head.transformer['decoder'].layers[0]
-        layer.register_forward_pre_hook(lambda module, args, padding=padding: padding.append(args[7]))
+        layer.register_forward_pre_hook(lambda module, args, padding=padding: padding.append(args[2].query_padding))
         for frame in range(4):
             run(head, features(), [stream_sample(frame=frame)])
         if compat:

@@ -17,6 +17,15 @@ def test_axial_bands_lie_on_one_axis_each():
     assert wavelength[12:].tolist() == pytest.approx([1.5 * 24 ** (i / 3) for i in range(4)], rel=1e-5)
 
 
+def test_equal_bands_are_as_many_on_each_axis():
+    """URoPE's way; ends of the wavelengths as otherwise."""
+    bands = Bands(dict(type='axial', equal=True), 8, 32).vectors[0]
+    assert (bands != 0).sum(0).tolist() == [5, 5, 5] and (bands[15] == 0).all()
+    wavelength = (2 * math.pi / bands.norm(dim=-1)).tolist()
+    assert wavelength[0:5:4] == wavelength[5:10:4] == pytest.approx([3, 240], rel=1e-5)
+    assert wavelength[10:15:4] == pytest.approx([1.5, 36], rel=1e-5)
+
+
 @pytest.mark.parametrize('head_dim,unrotated', [(32, 0), (30, 0), (28, 1)])
 def test_pairs_that_do_not_divide_stay_unrotated(head_dim, unrotated):
     bands = Bands('axial', 8, head_dim).vectors
@@ -78,6 +87,18 @@ def test_heads_take_anchors_in_contiguous_groups():
     assert fixed_anchors([5, 12, 25, 45], 8, 16).flatten().tolist() == [5, 5, 12, 12, 25, 25, 45, 45]
     assert fixed_anchors([7], 8, 16).tolist() == [[7]]
     assert fixed_anchors([5, 12, 25, 45], 8, 16, channel_wise=True)[0, :5].tolist() == [5, 12, 25, 45, 5]
+
+
+@pytest.mark.parametrize('bands', ['axial', 'mixed'])
+def test_channel_wise_every_anchor_has_every_wavelength_on_every_axis(bands):
+    depths, vectors = fixed_anchors([5, 12, 25, 45], 8, 16, channel_wise=True), Bands(bands, 8, 32).vectors
+    seen = [{(round(2 * math.pi / band.norm().item(), 3), bool(band[2])) + (
+        (bool(band[0]), ) if bands == 'axial' else ()) for band in vectors.expand(8, -1, -1)[depths == anchor]}
+        for anchor in (5, 12, 25, 45)]
+    assert all(own == seen[0] for own in seen) and len(seen[0]) == (16 if bands == 'axial' else 8)
+    assert all(sorted(set(head.tolist())) == [5, 12, 25, 45] for head in depths)
+    with pytest.raises(ValueError, match='channel_wise: 4 anchors need as many heads'):
+        fixed_anchors([5, 12, 25, 45], 2, 16, channel_wise=True)
 
 
 @pytest.mark.parametrize('anchors,message', [

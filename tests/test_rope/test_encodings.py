@@ -23,7 +23,7 @@ from georope.rope import (
     WorldRoPE,
 )
 from georope.rope.bands import Bands
-from georope.rope.supports import PredictedMixture
+from georope.rope.supports import PredictedDepth, PredictedMixture
 
 FEATURES = (3, 5)
 TOKENS = 6 * 15
@@ -273,6 +273,110 @@ def test_mixture_starts_at_the_anchors_and_stays_in_its_range():
     torch.testing.assert_close(spaced(torch.randn(1, 1, 16))[1][0, 0], torch.tensor([5.0, 20, 35, 50]))
 
 
+@pytest.mark.parametrize('name', PREDICTED)
+def test_depths_count_in_focal_lengths(name):
+    """The same features through a lens of twice the focal length: twice as deep, which is where the same object would
+    look the same. Without a reference focal length the lens does not matter."""
+    torch.manual_seed(0)
+    cls, options = ALL[name]
+    zoomed = torch.diag(torch.tensor([2.0, 2, 1, 1])).double() @ both_samples()
+    _, tokens, _ = inputs()
+    for reference, factor in ((560.0, 2), (None, 1)):
+        encoding = cls(8, 8, num_layers=2, reference_focal=reference, depth_range=(0.1, 400), **options).double()
+        torch.nn.init.normal_(encoding.predictors[-1].weight, std=0.02)
+        frames = [encoding.prepare(Rays.from_lidar2img(x, FEATURES, 16)) for x in (both_samples(), zoomed)]
+        depths, twice = (encoding.predictors[-1](tokens, frame.zoom) for frame in frames)
+        if not isinstance(depths, torch.Tensor):  # spreads are shares of the depth
+            torch.testing.assert_close(twice[-1] if name == 'rayrope' else twice[2], factor * depths[-1])
+            depths, twice = (x[-2] for x in (depths, twice))
+        assert depths.std() > 0.3 and 0.1 < depths.min() and twice.max() < 400
+        torch.testing.assert_close(twice, factor * depths)
+        rotation = encoding.rotate_keys(frames[1], tokens, 1)
+        assert torch.equal(rotation.cos, encoding._rotate(
+            frames[1], encoding.predictors[-1](tokens, frames[1].zoom), tokens).cos)
+    with pytest.raises(ValueError, match='reference_focal'):
+        cls(8, 8, reference_focal=0.0)
+
+
+def test_the_lens_changes_no_depth_in_metres_without_a_reference():
+    """The ablation is what the encoding was before: zoom enters nowhere but in rays and patches."""
+    encoding, rays = WorldRoPE(8, 8, num_layers=1, reference_focal=None), Rays.from_lidar2img(
+        both_samples().float(), FEATURES, 16)
+    frame, features = encoding.prepare(rays), torch.randn(2, TOKENS, 64)
+    weights, depths, deviations = encoding.predictors[0](features)
+    torch.testing.assert_close(depths, torch.tensor([5.0, 12, 25, 45]).expand_as(depths))
+    assert torch.equal(encoding.rotate_keys(frame, features).coefficients, encoding._rotate(
+        frame, (weights, depths, deviations), features).coefficients)
+
+
+@pytest.mark.parametrize('name', PREDICTED)
+def test_predictors_of_other_units_are_refused(name):
+    """Those from before ``reference_focal`` came, which are as today's without one, and those of another one."""
+    cls, options = ALL[name]
+    new, other, old = (cls(8, 8, num_layers=2, reference_focal=focal, **options) for focal in (560, 300, None))
+    before, with_focal = old.state_dict(), new.state_dict()
+    assert 'reference_focal' not in before and with_focal['reference_focal'] == 560
+    for encoding, state, message in (
+            (new, before, r'in metres whatever the lens \(as all.* set reference_focal .* to None, and give'),
+            (old, with_focal, '560 px of focal length, .* in metres whatever the lens.* set reference_focal .* 560$'),
+            (other, with_focal, '560 px.* 300 px.* set reference_focal .* to 560$')):
+        for strict in (True, False):
+            with pytest.raises(RuntimeError, match='predictors: the checkpoint has learnt depths .*' + message):
+                encoding.load_state_dict(state, strict=strict)
+    new.half().float()
+    for encoding, state in ((new, with_focal), (old, before)):
+        encoding.load_state_dict(state)
+    new.load_state_dict({}, strict=False)  # such as a plain PETR's
+
+
+@pytest.mark.parametrize('truth,bound', [(20.0, 80.0), (1.0, 0.5)])
+def test_a_hypothesis_outside_its_range_comes_back(truth, bound):
+    """The gradient of ``clamp`` would leave it there for ever. What leads farther away is not followed."""
+    torch.manual_seed(0)
+    predictor = PredictedMixture(4, [10], spread=(0.2, 0.35, 0.5))
+    outside = math.log(bound / 10) + (0.7 if bound > 10 else -0.7)
+    predictor.bias.data[0] = outside
+    features, depths = 0.1 * torch.randn(64, 4), torch.full((64, ), truth)
+    torch.testing.assert_close(predictor(features)[1], torch.full((64, 1), bound))
+    optimizer = torch.optim.AdamW(predictor.parameters(), lr=1e-2)
+    for _ in range(600):
+        optimizer.zero_grad()
+        predictor.negative_log_likelihood(features, depths).mean().backward()
+        optimizer.step()
+    torch.testing.assert_close(predictor(features)[1], torch.full((64, 1), truth), rtol=0.1, atol=0)
+
+    single = PredictedDepth(4, [10])
+    single.bias.data[0] = outside
+    for direction in (1, -1):
+        single.zero_grad()
+        (direction * single(features)).sum().backward()
+        inward = (direction > 0) == (bound > 10)
+        assert (single.bias.grad.abs() > 1).item() == inward and bool(single.weight.grad.any()) == inward
+
+
+def test_inside_its_range_a_depth_has_its_own_gradient():
+    predictor, features = PredictedDepth(4, [10, 40]).double(), torch.randn(7, 4).double()
+    torch.nn.init.normal_(predictor.weight, std=0.1)
+    zoom = (0.5 + torch.rand(7, 1)).double().requires_grad_()
+    assert torch.autograd.gradcheck(predictor, (features.requires_grad_(), zoom))
+
+
+def test_learnt_depths_of_head_groups():
+    """Four depths for eight heads: each group turns as one encoding at its depth does."""
+    torch.manual_seed(0)
+    for bands in ('axial', 'mixed'):
+        groups = LearnedDepth(8, 8, anchors=[5, 12, 25, 45], num_layers=1, bands=bands).double()
+        torch.nn.init.normal_(groups.predictors[0].weight, std=0.1)
+        rays, tokens = Rays.from_lidar2img(both_samples(), FEATURES, 16), inputs()[1]
+        keys = groups.rotate_keys(groups.prepare(rays), tokens)
+        for i, depth in enumerate((5, 12, 25, 45)):
+            one = LearnedDepth(8, 8, anchors=[depth], num_layers=1, bands=bands).double()
+            one.predictors[0].weight.data = groups.predictors[0].weight.data[i:i + 1]
+            alone = one.rotate_keys(one.prepare(rays), tokens)
+            torch.testing.assert_close(keys.cos[:, 2 * i:2 * i + 2], alone.cos[:, 2 * i:2 * i + 2].expand(
+                -1, 2, -1, -1) if bands == 'mixed' else alone.cos.expand(-1, 2, -1, -1))
+
+
 def test_likelihood_is_a_density_of_log_depth():
     predictor = PredictedMixture(4, [8, 25]).double()
     predictor.bias.data[2:] = torch.tensor([-2.0, -3.0, 0.7, -0.7])  # deviations of 7 and 3 %, other weights
@@ -350,6 +454,16 @@ def test_plueckers_coordinates_are_those_of_the_line():
     assert (encoding.embed_keys(beside) - out).abs().amax(-1).min() > 1e-4
 
 
+def test_plueckers_keys_may_turn_by_their_place_in_the_image():
+    """By as much at the same pixel of any camera, and values and queries never."""
+    rays = Rays.from_lidar2img(both_samples(), FEATURES, 16)
+    keys = Pluecker(8, 8, image_rope=(0.1, 2.0)).double().prepare(rays)
+    place = rays.pixels / torch.tensor([80.0, 48.0])
+    phase = 2 * math.pi * (place[..., None] / torch.tensor([0.1, 2.0]).double()).flatten(-2)
+    torch.testing.assert_close(keys.cos[:, 0], phase.cos(), atol=1e-5, rtol=0)
+    assert not keys.rotate_values and Pluecker(8, 8).prepare(rays) is None
+
+
 def test_urope_beside_plueckers_embedding():
     rays = Rays.from_lidar2img(both_samples(), FEATURES, 16)
     plain, both = URoPE(8, 8).double(), URoPE(8, 8, pluecker=True).double()
@@ -399,14 +513,14 @@ def test_depth_loss_pulls_the_mixture_to_the_depth():
     first = encoding.depth_loss(frame, features, points)
     seen = rays.locate(points).amin(-1)
     assert len(first) == seen.isfinite().sum() > 1
-    optimizer = torch.optim.Adam(encoding.parameters(), lr=0.02)
+    optimizer = torch.optim.Adam(encoding.parameters(), lr=0.005)
     for _ in range(200):
         optimizer.zero_grad()
         encoding.depth_loss(frame, features, points).mean().backward()
         optimizer.step()
     assert encoding.depth_loss(frame, features, points).mean() < first.mean() - 0.5
     for predictor in encoding.predictors:
-        weights, depths, _ = predictor(features[seen.isfinite()])
+        weights, depths, _ = predictor(features[seen.isfinite()], frame.zoom[seen.isfinite()])
         torch.testing.assert_close((weights * depths).sum(-1), seen[seen.isfinite()], rtol=0.2, atol=0)
     assert len(encoding.depth_loss(frame, features, points + 1000)) == 0
     assert len(encoding.depth_loss(frame, features, points, seen == seen.min())) == len(first) - 1
@@ -414,7 +528,9 @@ def test_depth_loss_pulls_the_mixture_to_the_depth():
 
 @pytest.mark.parametrize('make,message', [
     (lambda: WorldRoPE(temperature='hot'), 'hot'), (lambda: RayRoPE(anchors=[5, 12]), 'one depth'),
-    (lambda: GTA(8, 12), 'multiple of 8'), (lambda: WorldRoPE(anchors=[90]), 'depth_range'),
+    (lambda: GTA(8, 12), 'multiple of 8'),
+    (lambda: Pluecker(8, 6, image_rope=(0.1, 2.0)), 'multiple of 4'), (lambda: WorldRoPE(anchors=[90]), 'depth_range'),
+    (lambda: LearnedDepth(anchors=[5, 12, 25]), 'divide 8 heads'),
     (lambda: RayRoPE(anchors=dict(spacing='log', num=4, start=5, stop=45)), 'one depth'),
     (lambda: WorldRoPE(query_deviation=[1.0, 1.0]), 'query_deviation'), (lambda: GTA(metres=0.0), 'metres'),
     (lambda: WorldRoPE(query_deviation=[1.0, 1.0, -1.0]), 'query_deviation'),
@@ -424,10 +540,11 @@ def test_bad_options_are_named(make, message):
         make()
 
 
-PREDICTORS = dict(anchors=[7.0], depth_range=(0.4, 90.0), bands='mixed', rotate_values=False, per_layer=False)
+PREDICTORS = dict(anchors=[7.0], depth_range=(0.4, 90.0), bands='mixed', rotate_values=False, per_layer=False,
+                  reference_focal=300)
 # Another value of every argument that decides what an encoding computes.
 DECISIVE = {
-    NoEncoding: {}, Pluecker: {}, RoPE3D: dict(bands='mixed', rotate_values=False),
+    NoEncoding: {}, Pluecker: dict(image_rope=(0.1, 2.0)), RoPE3D: dict(bands='mixed', rotate_values=False),
     BEVTimeRoPE: dict(xy=(2.0, 100.0), time=(1.0, 9.0), rotate_values=True),
     URoPE: dict(anchors=[7.0], channel_wise=True, bands='mixed', rotate_values=False, pluecker=True),
     LearnedDepth: PREDICTORS, RayRoPE: dict(PREDICTORS, spread=(0.02, 0.35, 0.6)),

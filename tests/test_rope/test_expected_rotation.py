@@ -95,7 +95,7 @@ def test_how_far_the_closed_form_is_off():
 
 def test_how_far_it_is_off_as_training_starts():
     """Of 256x704 pixels, in the README: .07 in the shortest wave (1.5 m, height), .025 in the next ones (3 m)."""
-    rays, encoding = chosen_rays(40), WorldRoPE(8, 32, num_layers=1).double()
+    rays, encoding = chosen_rays(40), WorldRoPE(8, 32, num_layers=1, reference_focal=None).double()
     frame, wave = encoding.prepare(rays), 2 * math.pi / encoding.bands.vectors[0].norm(dim=-1)
     closed = encoding.rotate_keys(frame, torch.zeros(1, 40, 256).double())
     side_u, side_v = (16 * encoding.bands.distinct(rays.footprints)).unbind(2)
@@ -144,8 +144,9 @@ def test_interval_is_the_integral_over_its_depths():
     rays, encoding = chosen_rays(7), RayRoPE(8, 32, bands='mixed').double()
     torch.nn.init.normal_(encoding.predictors[2].weight, std=0.1)
     features = torch.randn(1, 7, 256).double()
-    keys = encoding.rotate_keys(encoding.prepare(rays), features, layer=2)
-    middle, half = encoding.predictors[2](features)
+    frame = encoding.prepare(rays)
+    keys = encoding.rotate_keys(frame, features, layer=2)
+    middle, half = encoding.predictors[2](features, frame.zoom)
     assert half.std() > 0.1 and (half > 0).all()
     steps = 4000
     depths = middle + half * ((torch.arange(steps) + 0.5) / steps * 2 - 1)  # (1, L, steps)

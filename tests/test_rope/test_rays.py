@@ -64,6 +64,19 @@ def test_footprint_is_the_change_of_direction_per_pixel(matrix):
     assert near.patch_variance == pytest.approx(16 ** 2 / 12)
 
 
+@settings(deadline=None)
+@given(st.floats(200, 1300), st.floats(200, 1300), st.sampled_from([1, -1]), st.floats(-20, 20), st.floats(-200, 900),
+       st.floats(-3, 3), augmentations)
+def test_focal_length_whatever_flip_crop_skew_and_bev_scale(fx, fy, flip, skew, cx, yaw, augmentation):
+    lidar2img = camera(yaw, (1.0, -2, 0.5), flip * fx, fy, cx, 77, skew) @ torch.linalg.inv(augmentation)
+    focal = Rays.from_lidar2img(lidar2img[None, None], (2, 3), 16).focal_lengths
+    torch.testing.assert_close(focal, torch.full((1, 6), (fx * fy) ** 0.5).double(), rtol=1e-7, atol=0)
+    turned = torch.eye(4).double()
+    turned[:2, :2] = torch.tensor([[0.8, -0.6], [0.6, 0.8]])  # an image turned by augmentation
+    focal = Rays.from_lidar2img((turned @ lidar2img)[None, None].float(), (2, 3), 16).focal_lengths
+    torch.testing.assert_close(focal, torch.full((1, 6), (fx * fy) ** 0.5), rtol=1e-4, atol=0)
+
+
 def test_calibrations_may_differ_inside_a_batch():
     both = torch.stack((rig(2), rig(4)[2:]))
     batch = Rays.from_lidar2img(both, (3, 4), 16)

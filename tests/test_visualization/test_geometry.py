@@ -25,6 +25,7 @@ from georope.visualization.probe import Probe, annotated_boxes, attention_weight
 ROOT = Path(__file__).resolve().parents[2]
 HEADS, DIMS, STRIDE = 4, 16, 20
 SHAPE = dict(num_heads=HEADS, head_dim=DIMS)
+PREDICTED = dict(SHAPE, reference_focal=200)  # the cameras' own: depths that are predicted start at the anchors
 ANCHORS = [5, 12, 25, 45]
 COLOUR = (0, 255, 255)
 
@@ -56,7 +57,7 @@ def test_supports(seen):
     at = seen.rays, seen.find_token('CAM_0', 4, 95), content
     fixed = support(URoPE(**SHAPE, anchors=[45, 5]), *at)
     assert fixed.depths.tolist() == [5, 45] and fixed.weights.tolist() == [.5, .5] and not fixed.spreads.any()
-    encoding = WorldRoPE(**SHAPE, anchors=ANCHORS, num_layers=2)
+    encoding = WorldRoPE(**PREDICTED, anchors=ANCHORS, num_layers=2)
     with torch.no_grad():
         encoding.predictors[1].bias[:4] = np.log(1.5)
     first, second = (support(encoding, *at, layer) for layer in (0, 1))
@@ -64,7 +65,9 @@ def test_supports(seen):
     np.testing.assert_allclose(second.depths, 1.5 * np.array(ANCHORS), rtol=1e-5)
     np.testing.assert_allclose(first.spreads, .35 * first.depths, rtol=1e-5)
     np.testing.assert_allclose(first.weights, .25)
-    interval, depth = support(RayRoPE(**SHAPE, anchors=[20]), *at), support(LearnedDepth(**SHAPE), *at)
+    interval, depth = support(RayRoPE(**PREDICTED, anchors=[20]), *at), support(LearnedDepth(**PREDICTED), *at)
+    nearer = support(RayRoPE(**SHAPE, anchors=[20], reference_focal=400), *at)  # metres through a lens twice as long
+    assert nearer.depths == pytest.approx([10]) and nearer.spreads == pytest.approx([3.5])
     assert interval.uniform and interval.spreads == pytest.approx([7]) and depth.spreads.tolist() == [0]
     assert support(GTA(**SHAPE), *at) is support(NoEncoding(**SHAPE), *at) is None
 
@@ -110,7 +113,7 @@ def test_an_encoding_of_ones_own_is_drawn_at_its_true_position(seen, monkeypatch
 
 def test_ellipse_is_one_standard_deviation(seen):
     token = seen.find_token('CAM_0', 4, 95)
-    where = support(WorldRoPE(**SHAPE, anchors=[20]), seen.rays, token, torch.zeros(HEADS * DIMS))
+    where = support(WorldRoPE(**PREDICTED, anchors=[20]), seen.rays, token, torch.zeros(HEADS * DIMS))
     origin, direction = seen.rays.origins[0, token].numpy(), seen.rays.directions[0, token].numpy()
     ring, = (s.points for s in token_strokes(seen.rays, token, where, COLOUR, 'A', 50) if len(s.points) > 5)
     ahead = np.array([0, 1, 0])  # the camera's optical axis: depths
@@ -127,7 +130,7 @@ def test_response_is_one_at_the_place_and_flat_without_a_code_of_queries(seen):
     torch.testing.assert_close(at_anchors.diagonal(), torch.ones(HEADS))  # head h has anchor h
     assert (at_anchors - torch.eye(HEADS)).max() < .999
     elsewhere = torch.rand(50, 3) * 60 - 30
-    doubtful = response(WorldRoPE(**SHAPE, anchors=ANCHORS), seen.rays, token, content, elsewhere, HEADS)
+    doubtful = response(WorldRoPE(**PREDICTED, anchors=ANCHORS), seen.rays, token, content, elsewhere, HEADS)
     assert doubtful.shape == (HEADS, 50) and doubtful.abs().max() <= 1 and doubtful.std() > .05
     for encoding in (GTA(**SHAPE), NoEncoding(**SHAPE)):
         assert response(encoding, seen.rays, token, content, elsewhere, HEADS).std(1).max() < 1e-6
@@ -152,7 +155,7 @@ def test_response_is_drawn_where_it_is(seen, monkeypatch):
 def test_weights_are_those_of_the_attention(seen):
     """Applied by hand, they give what the module gives."""
     torch.manual_seed(0)
-    attention, encoding = RotaryAttention(HEADS * DIMS, HEADS), WorldRoPE(**SHAPE)
+    attention, encoding = RotaryAttention(HEADS * DIMS, HEADS), WorldRoPE(**PREDICTED)
     length = seen.rays.directions.shape[1]
     query, key, value = torch.randn(1, 5, HEADS * DIMS), *torch.randn(2, 1, length, HEADS * DIMS)
     queries = encoding.rotate_queries(torch.rand(1, 5, 3) * 20)

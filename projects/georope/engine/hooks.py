@@ -67,9 +67,13 @@ class CheckWeightsHook(Hook):
 
     def after_load_checkpoint(self, runner, checkpoint: dict) -> None:
         model = runner.model.module if is_model_wrapper(runner.model) else runner.model
+        tensors = checkpoint.get('state_dict', checkpoint)
+        for name, module in model.named_modules():
+            if hasattr(module, 'check_checkpoint'):  # says more than that a tensor is missing
+                module.check_checkpoint({key.removeprefix('module.'): x for key, x in tensors.items()}, f'{name}.')
         expected = {key: tuple(value.shape) for key, value in model.state_dict().items()}
-        found = {key.removeprefix('module.'): tuple(value.shape)
-                 for key, value in checkpoint.get('state_dict', checkpoint).items() if hasattr(value, 'shape')}
+        found = {key.removeprefix('module.'): tuple(value.shape) for key, value in tensors.items()
+                 if hasattr(value, 'shape')}
         fitting = [key for key, shape in expected.items() if found.get(key) == shape]
         if 'pts_bbox_head.code_weights' in found:
             raise RuntimeError('the checkpoint is a release of PETR, StreamPETR or DETR3D with its own names and box '

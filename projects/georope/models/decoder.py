@@ -4,8 +4,8 @@ StreamPETR's is the same one with further keys in self-attention: what its memor
 """
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from mmcv.cnn.bricks.transformer import FFN
@@ -135,7 +135,8 @@ class PETRDecoder(nn.Module):
                 query_mask: Tensor | None = None, query_padding: Tensor | None = None,
                 memory_padding: Tensor | None = None, temporal: Tensor | None = None,
                 temporal_pos: Tensor | None = None, self_query_rotation: Rotation | None = None,
-                self_key_rotation: Rotation | None = None) -> Tensor:
+                self_key_rotation: Rotation | None = None,
+                move: Callable[[Tensor], dict[str, Rotation | None]] | None = None) -> Tensor:
         """Decode.
 
         Args:
@@ -150,6 +151,8 @@ class PETRDecoder(nn.Module):
                 behind the queries; None for none (M = 0). No layer changes them.
             self_query_rotation: of the queries in self-attention.
             self_key_rotation: of the queries and of ``temporal`` behind them.
+            move: tells from the normed output (B, Q, C) of each layer but the last which of the three rotations of
+                queries are others from there on; None for the same in all layers.
 
         Returns:
             (layers, B, Q, C), normed.
@@ -160,6 +163,8 @@ class PETRDecoder(nn.Module):
             self_query_rotation, self_key_rotation)
         outputs = []
         for layer, key_rotation in zip(self.layers, key_rotations):
+            if move is not None and outputs:
+                inputs = replace(inputs, **move(outputs[-1]))
             if self.with_cp and self.training:
                 query = checkpoint(layer, query, key_rotation, inputs, use_reentrant=False)
             else:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from georope.registry import MODELS, TASK_UTILS
-from georope.rope import Rays, Rotation
+from georope.rope import Rays
 from georope.rope.transfer import to_device
 
 from . import box_code
@@ -29,6 +30,7 @@ from .decoder import PETRDecoder
 from .denoising import Denoising, DenoisingQueries
 from .embeddings import MLN, SEGate, cone_code, frustum_coordinates, inverse_sigmoid, lid_depths, sine_embedding_3d
 from .losses import check_losses, check_predictions
+from .query_rotations import QueryPlaces, QueryRotations
 
 DEPTH_BINS = 64
 
@@ -56,6 +58,8 @@ class Queries:
         temporal, temporal_pos: (B, M, C), the memory's further keys, or None.
         temporal_points: (B, M, 3) where they are, metres, or None.
         times: (B, Q + M) when all of them were seen, seconds from now (the past is negative), None for now.
+        places: (B, Q, 3) where rotations take the queries to be, metres; None for their reference points.
+        drift: see ``QueryPlaces``.
     """
 
     content: Tensor
@@ -67,20 +71,24 @@ class Queries:
     temporal_pos: Tensor | None = None
     temporal_points: Tensor | None = None
     times: Tensor | None = None
+    places: Tensor | None = None
+    drift: Tensor | None = None
 
 
 def _decode(head: PETRHead, image: ImageTokens, queries: Queries) -> Tensor:
     """(layers, B, Q, C). A function, not a method: compiled, a copy of the head must not run with the first one's
     weights."""
     decoder, encoding = head.transformer['decoder'], head.encoding
-    self_query_rotation, self_key_rotation = head._rotate_self(queries)
+    points = head._to_metres(queries.reference) if queries.places is None else queries.places
+    rotations = QueryRotations(
+        encoding, head.self_encoding, QueryPlaces(points, queries.temporal_points, queries.times, queries.drift),
+        lambda output: head._predict_codes(output, queries.reference), head.moving_queries, head.uncertain_queries)
     return decoder(
         queries.content, queries.position, image.content, image.position,
-        query_rotation=encoding.rotate_queries(head._to_metres(queries.reference)),
         key_rotations=[encoding.rotate_keys(image.frame, image.content, layer=i) for i in range(len(decoder.layers))],
         query_mask=queries.mask, query_padding=queries.padding, memory_padding=image.padding,
-        temporal=queries.temporal, temporal_pos=queries.temporal_pos,
-        self_query_rotation=self_query_rotation, self_key_rotation=self_key_rotation)
+        temporal=queries.temporal, temporal_pos=queries.temporal_pos, **rotations.first(),
+        move=rotations.next if rotations.change else None)
 
 
 @MODELS.register_module()
@@ -109,6 +117,8 @@ class PETRHead(BaseModule):
             num_heads, head_dim and num_layers are those of the decoder.
         self_encoding: the rotary encoding of self-attention among 3D queries (and the memory's), whatever that of
             cross-attention is: ``georope.RoPE3D`` or ``georope.BEVTimeRoPE``; None for none.
+        moving_queries, uncertain_queries: ``moving`` and ``uncertain`` of ``QueryRotations``; the latter needs an
+            encoding that takes ``spreads`` of queries, such as ``WorldRoPE``.
         decoder: arguments of ``PETRDecoder``.
         denoising: arguments of ``Denoising``; None for none.
         code_weights: weights of the ten numbers of a box code, in the assignment and in the loss.
@@ -133,6 +143,8 @@ class PETRHead(BaseModule):
                  position_embedding: bool = True,
                  encoding: dict | None = None,
                  self_encoding: dict | None = None,
+                 moving_queries: bool = False,
+                 uncertain_queries: dict | None = None,
                  decoder: dict | None = None,
                  denoising: dict | None = None,
                  code_weights: Sequence[float] = (2, 2, 1, 1, 1, 1, 1, 1, 0.2, 0.2),
@@ -166,6 +178,14 @@ class PETRHead(BaseModule):
         if self.self_encoding.codes_tokens:
             raise ValueError(f'self_encoding: {type(self.self_encoding).__name__} codes image tokens; use '
                              'georope.RoPE3D or georope.BEVTimeRoPE')
+        if uncertain_queries is not None and set(uncertain_queries) != {'box', 'drift'}:
+            raise ValueError(f'uncertain_queries must be dict(box=, drift=), not {uncertain_queries}')
+        if uncertain_queries is not None and 'spreads' not in signature(self.encoding.rotate_queries).parameters:
+            raise ValueError(f'uncertain_queries: {type(self.encoding).__name__} takes no spreads of queries; use '
+                             'URoPE, LearnedDepth, RayRoPE or WorldRoPE as encoding')
+        if moving_queries and not (self.encoding.codes_points or self.self_encoding.codes_points):
+            raise ValueError('moving_queries: no encoding of the head knows where queries are')
+        self.moving_queries, self.uncertain_queries = moving_queries, uncertain_queries
         # One branch serves all layers; the list only gives it the names that released weights have.
         self.cls_branches = nn.ModuleList([_cls_branch(embed_dims, num_classes)] * num_layers)
         self.reg_branches = nn.ModuleList([_reg_branch(embed_dims)] * num_layers)
@@ -222,13 +242,10 @@ class PETRHead(BaseModule):
         queries = self._make_queries(metas, features.device, denoising)
         outputs = self._decode(self, image, queries)
 
-        # float32: a step of bfloat16 in the logit of a centre is half a metre.
         with torch.autocast(features.device.type, enabled=False):
             outputs = outputs.float()
             logits = self.cls_branches[0](outputs)
-            offset, others = self.reg_branches[0](outputs).split((3, box_code.CODE_SIZE - 3), dim=-1)
-            centre = self._to_metres((offset + inverse_sigmoid(queries.reference)).sigmoid())
-            codes = torch.cat((centre, others), dim=-1)
+        codes = self._predict_codes(outputs, queries.reference)
         own = slice(-self.num_predictions, None)
         results = dict(logits=logits[:, :, own], codes=codes[:, :, own], embeddings=outputs[:, :, own])
         if self.encoding.has_losses:
@@ -382,14 +399,15 @@ class PETRHead(BaseModule):
         """Additive position (..., C) of reference points (..., 3)."""
         return self.query_embedding(sine_embedding_3d(reference, self.query_embedding[0].in_features // 3))
 
-    def _rotate_self(self, queries: Queries) -> tuple[Rotation | None, Rotation | None]:
-        """Rotations of queries and keys in self-attention; the memory's keys stand behind the queries."""
-        points, times = self._to_metres(queries.reference), queries.times
-        num = points.shape[1]
-        own = self.self_encoding.rotate_queries(points, None if times is None else times[:, :num])
-        if queries.temporal is None:
-            return own, own
-        return own, self.self_encoding.rotate_queries(torch.cat((points, queries.temporal_points), dim=1), times)
+    def _predict_codes(self, outputs: Tensor, reference: Tensor) -> Tensor:
+        """Box codes (..., B, Q, 10) of normed outputs (..., B, Q, C) at reference points (B, Q, 3).
+
+        In float32: a step of bfloat16 in the logit of a centre is half a metre.
+        """
+        with torch.autocast(outputs.device.type, enabled=False):
+            offset, others = self.reg_branches[0](outputs.float()).split((3, box_code.CODE_SIZE - 3), dim=-1)
+            centre = self._to_metres((offset + inverse_sigmoid(reference)).sigmoid())
+            return torch.cat((centre, others), dim=-1)
 
     def _to_metres(self, reference: Tensor) -> Tensor:
         lower, upper = self.pc_range.chunk(2)

@@ -40,12 +40,17 @@ class StreamPETRHead(PETRHead):
             topk_proposals`` frames.
         topk_proposals: predictions of a frame that are remembered.
         num_propagated: remembered objects that become queries.
+        motion_in_time: rotations take remembered objects to be where their predicted velocities have brought them by
+            now, x + v dt (our choice; the reference points and all else stay where they were seen).
         kwargs: see ``PETRHead``.
     """
 
     def __init__(self, *args, memory_len: int = 1024, topk_proposals: int = 256, num_propagated: int = 256,
-                 **kwargs) -> None:
+                 motion_in_time: bool = False, **kwargs) -> None:
         super().__init__(*args, **kwargs)
+        if motion_in_time and not (self.encoding.codes_points or self.self_encoding.codes_points):
+            raise ValueError('motion_in_time: no encoding of the head knows where queries are')
+        self.motion_in_time = motion_in_time
         if not 0 < num_propagated <= memory_len or not 0 < topk_proposals <= self.num_query + num_propagated:
             raise ValueError('StreamPETRHead needs 0 < num_propagated <= memory_len and 0 < topk_proposals <= '
                              f'num_query + num_propagated, not num_propagated={num_propagated}, '
@@ -121,11 +126,25 @@ class StreamPETRHead(PETRHead):
             padding = torch.cat((padding, slots.empty[:, first:]), dim=1)
         elif padding is not None:
             padding = F.pad(padding, (0, rest))
-        return Queries(
+        queries = Queries(
             torch.cat((content, old_content[:, :first]), dim=1), torch.cat((position, old_position[:, :first]), dim=1),
             torch.cat((queries.reference, reference[:, :first]), dim=1), mask, padding, old_content[:, first:],
             old_position[:, first:], points[:, first:],
             torch.cat((torch.zeros_like(queries.reference[..., 0]), -slots.times.float()), dim=1))
+        if self.motion_in_time or self.uncertain_queries is not None:
+            self._add_drift(queries, slots)
+        return queries
+
+    def _add_drift(self, queries: Queries, slots: Slots) -> None:
+        """Where the velocities of remembered objects have brought them since."""
+        with torch.autocast(slots.points.device.type, enabled=False):
+            # Columns of poses turn a velocity into the current frame.
+            drift = (slots.poses[..., :3, :2] * slots.velocity[..., None, :]).sum(-1) * slots.times[..., None]
+            first, num = self.num_propagated, queries.reference.shape[1]
+            queries.drift = F.pad(drift[:, :first].float(), (0, 0, num - first, 0))
+            if self.motion_in_time:
+                queries.places = self._to_metres(queries.reference) + queries.drift
+                queries.temporal_points = (slots.points + drift)[:, first:].float()
 
     def _embed_motion(self, slots: Slots) -> tuple[Tensor, Tensor]:
         """Conditions (B, M, 180) and sines of the age (B, M, C) for slots."""

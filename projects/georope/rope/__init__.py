@@ -1,13 +1,11 @@
 """The method: rotary position codes between image tokens and 3D queries. Imports torch only."""
 from .attention import RotaryAttention
 from .base import PositionEncoding, Support
+from .cameras import GTA, Pluecker, PRoPE
 from .encodings import (
-    GTA,
     BEVTimeRoPE,
     LearnedDepth,
     NoEncoding,
-    Pluecker,
-    PRoPE,
     RayRoPE,
     RoPE3D,
     URoPE,

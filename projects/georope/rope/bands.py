@@ -1,7 +1,8 @@
 """Bands: the frequencies of the rotary pairs (rope/README.md, 2).
 
 A band is a 3-vector ``w`` in rad/m; the phase of a point ``X`` is ``w . X``. A head of width D has D/2 pairs, one band
-each; a pair with the zero band is not rotated. ``axial`` is the papers', ``mixed`` and all wavelengths are our choice.
+each; a pair with the zero band is not rotated. ``axial`` is the papers' (URoPE's with ``equal``), ``mixed`` and all
+wavelengths are our choice.
 """
 from __future__ import annotations
 
@@ -23,14 +24,15 @@ def frequencies(num: int, shortest: float, longest: float) -> Tensor:
 
 
 def axial_bands(num_heads: int, num_pairs: int, xy: tuple[float, float] = XY_WAVELENGTHS,
-                z: tuple[float, float] = Z_WAVELENGTHS) -> Tensor:
-    """Bands on the axes, the same for all heads: of 16 pairs 6 on x, 6 on y, 4 on z. An odd one stays unrotated.
+                z: tuple[float, float] = Z_WAVELENGTHS, equal: bool = False) -> Tensor:
+    """Bands on the axes, the same for all heads: of 16 pairs 6 on x, 6 on y, 4 on z (choice), or as many on each axis
+    (``equal``, URoPE's way: 5, 5, 5). What is left over stays unrotated.
 
     Returns:
         (1, num_pairs, 3), rad/m.
     """
-    on_z = num_pairs // 4
-    on_x = on_y = (num_pairs - on_z) // 2
+    on_z = num_pairs // 3 if equal else num_pairs // 4
+    on_x = on_y = on_z if equal else (num_pairs - on_z) // 2
     bands = torch.zeros(1, num_pairs, 3, dtype=torch.float64)
     bands[0, :on_x, 0] = frequencies(on_x, *xy)
     bands[0, on_x:on_x + on_y, 1] = frequencies(on_y, *xy)

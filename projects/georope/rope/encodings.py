@@ -1,7 +1,7 @@
-"""The encodings by name: a support, bands and flags each. ``base.PositionEncoding`` is the interface they share."""
+"""The rotary encodings of places: a support, bands and flags each. ``base.PositionEncoding`` is their interface."""
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -9,13 +9,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .bands import XY_WAVELENGTHS, Bands, frequencies
+from .bands import XY_WAVELENGTHS, Bands
 from .base import PositionEncoding, Support
+from .cameras import Pluecker
 from .rays import Rays
-from .rotation import Rotation, Transform, expected_rotation
-from .supports import PredictedDepth, PredictedInterval, PredictedMixture, fixed_anchors, list_anchors
+from .rotation import LEAST_EXPONENT, Rotation, expected_rotation
+from .supports import (
+    PredictedDepth,
+    PredictedInterval,
+    PredictedMixture,
+    check_depth_units,
+    fixed_anchors,
+    list_anchors,
+)
 
 ANCHORS = (5, 12, 25, 45)
+REFERENCE_FOCAL = 560.0
 TEMPERATURES = ('none', 'learned', 'key_rms', 'token')
 
 
@@ -23,29 +32,12 @@ class NoEncoding(PositionEncoding):
     """No position encoding at all (plain PETR). Arguments as for ``PositionEncoding``."""
 
 
-class Pluecker(PositionEncoding):
-    """An absolute embedding of each token's ray, added to its key: unit direction and moment through a small MLP."""
-
-    decisive = ()
-
-    def __init__(self, num_heads: int = 8, head_dim: int = 32, num_layers: int = 6) -> None:
-        super().__init__(num_heads, head_dim, num_layers)
-        dims = num_heads * head_dim
-        self.mlp = nn.Sequential(nn.Linear(6, dims), nn.ReLU(), nn.Linear(dims, dims))
-
-    def embed_keys(self, rays: Rays) -> Tensor:
-        """(B, L, num_heads * head_dim)."""
-        with torch.autocast(rays.origins.device.type, enabled=False):
-            directions = F.normalize(rays.directions, dim=-1)
-            return self.mlp(torch.cat((directions, rays.origins.cross(directions, dim=-1)), dim=-1))
-
-
 class RoPE3D(PositionEncoding):
     """Exact 3D RoPE among points, for self-attention; base of the encodings that bring image tokens into it.
 
     Args:
         bands: ``'axial'`` (paper), ``'mixed'`` (our choice), or a dict with their options, see ``Bands``.
-        rotate_values: rotate values and outputs too (rope/README.md, 5).
+        rotate_values: rotate values and outputs too; stated by WorldRoPE's paper only (rope/README.md, 5).
     """
 
     decisive = ('rotate_values', 'bands.frequencies', 'bands.directions')
@@ -56,10 +48,17 @@ class RoPE3D(PositionEncoding):
         self.rotate_values = rotate_values
         self.bands = Bands(bands, num_heads, head_dim)
 
-    def rotate_queries(self, points: Tensor, times: Tensor | None = None) -> Rotation:
-        """The exact rotation of ``points`` (B, Q, 3), metres, LiDAR frame; ``times`` play no part."""
+    def rotate_queries(self, points: Tensor, times: Tensor | None = None, spreads: Tensor | None = None) -> Rotation:
+        """The exact rotation of ``points`` (B, Q, 3), metres, LiDAR frame; ``times`` play no part. With ``spreads``
+        (B, Q, n, 3), standard deviations along n independent lines, in metres, its mean over a Gaussian."""
         with torch.autocast(points.device.type, enabled=False):
-            return self._rotation(self.bands(points.to(torch.promote_types(points.dtype, torch.float32))))
+            dtype = torch.promote_types(points.dtype, torch.float32)
+            rotation = self._rotation(self.bands(points.to(dtype)))
+            if spreads is None:
+                return rotation
+            exponent = -0.5 * self.bands(spreads.to(dtype)).square().sum(2)  # (B, Q, 1 or heads, pairs)
+            damping = exponent.clamp(min=LEAST_EXPONENT).exp().transpose(1, 2)
+            return Rotation(damping * rotation.cos, damping * rotation.sin, rotate_values=self.rotate_values)
 
     def _rotation(self, phase: Tensor) -> Rotation:
         """Of ``phase`` (B, L, 1 or heads, pairs)."""
@@ -132,6 +131,7 @@ class Frame:
     Attributes:
         rays: of the tokens.
         origin, along, patch: (B, L, distinct bands): ``w.o``, ``w.r`` and A.
+        zoom: (B, L, 1), focal lengths over ``reference_focal``, or None.
         shared: the rotation of all layers, once it is made, where one predictor serves them.
     """
 
@@ -139,6 +139,7 @@ class Frame:
     origin: Tensor
     along: Tensor
     patch: Tensor
+    zoom: Tensor | None = None
     shared: Rotation | None = None
 
 
@@ -151,18 +152,26 @@ class PredictedRoPE(RoPE3D):
         per_layer: a predictor for each decoder layer; False shares one, which sees the features of the first.
         bands, rotate_values: see ``RoPE3D``.
         num_layers: decoder layers.
+        reference_focal: focal length, in pixels of the network's input, at which the anchors are metres (choice: about
+            that of nuScenes' cameras at 256x704); through another one predicted depths are as many times greater, so
+            that a token need not know its lens. None for depths in metres, whatever the lens.
         support: further arguments of the predictor, ``depth_range`` and, unless the depth is sure, ``spread``: see
             ``PredictedDepth`` and ``PredictedInterval``.
     """
 
-    decisive = ('predictors.0.log_depths', 'predictors.0.log_range')
+    decisive = ('predictors.0.log_depths', 'predictors.0.log_range', 'focal_unit')
     predicts = True
     predictor = PredictedDepth
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = ANCHORS,
                  per_layer: bool = True, bands: str | dict = 'axial', rotate_values: bool = True, num_layers: int = 6,
-                 **support) -> None:
+                 reference_focal: float | None = REFERENCE_FOCAL, **support) -> None:
         super().__init__(num_heads, head_dim, bands, rotate_values, num_layers)
+        if reference_focal is not None and not 0 < reference_focal < inf:
+            raise ValueError(f'reference_focal must be a length in pixels or None, not {reference_focal}')
+        self.focal_unit = None if reference_focal is None else float(reference_focal)
+        # In checkpoints, since predictors of one unit must not run with another.
+        self.register_buffer('reference_focal', None if self.focal_unit is None else torch.tensor([self.focal_unit]))
         self.per_layer = per_layer
         self.predictors = nn.ModuleList(self.predictor(num_heads * head_dim, anchors, **support)
                                         for _ in range(num_layers if per_layer else 1))
@@ -171,7 +180,8 @@ class PredictedRoPE(RoPE3D):
         with torch.autocast(rays.origins.device.type, enabled=False):
             patch = rays.patch_variance * self.bands.distinct(rays.footprints).square().sum(2)
             geometry = replace(rays, cameras=None)  # no layer asks which camera a token belongs to
-            return Frame(geometry, self.bands.distinct(rays.origins), self.bands.distinct(rays.directions), patch)
+            return Frame(geometry, self.bands.distinct(rays.origins), self.bands.distinct(rays.directions), patch,
+                         self._zoom(rays))
 
     def rotate_keys(self, frame: Frame, features: Tensor, layer: int = 0) -> Rotation:
         """The rotation of tokens with ``features`` (B, L, num_heads * head_dim) in a decoder layer."""
@@ -179,37 +189,58 @@ class PredictedRoPE(RoPE3D):
             return frame.shared
         with torch.autocast(features.device.type, enabled=False):
             features = features.to(frame.along.dtype)
-            rotation = self._rotate(frame, self._predict(features, layer), features)
+            rotation = self._rotate(frame, self._predict(features, layer, frame.zoom), features)
         if not self.per_layer:
             frame.shared = rotation
         return rotation
 
     def support(self, rays: Rays, features: Tensor, layer: int = 0) -> Support:
         with torch.autocast(features.device.type, enabled=False):
-            return self._describe(self._predict(features.to(rays.directions.dtype), layer))
+            features = features.to(rays.directions.dtype)
+            return self._describe(self._predict(features, layer, self._zoom(rays)))
 
-    def _predict(self, features: Tensor, layer: int) -> Tensor | tuple[Tensor, ...]:
-        return self.predictors[layer if self.per_layer else 0](features)
+    def _predict(self, features: Tensor, layer: int, zoom: Tensor | None) -> Tensor | tuple[Tensor, ...]:
+        return self.predictors[layer if self.per_layer else 0](features, zoom)
+
+    def _zoom(self, rays: Rays) -> Tensor | None:
+        return None if self.focal_unit is None else rays.focal_lengths[..., None] / self.focal_unit
+
+    def check_checkpoint(self, tensors: Mapping[str, Tensor], prefix: str = '') -> None:
+        """Refuse a state dict whose predictors know depths in other units, see ``check_depth_units``; one without
+        predictors is not refused."""
+        if f'{prefix}predictors.0.weight' in tensors:
+            check_depth_units(tensors.get(f'{prefix}reference_focal'), self.focal_unit, f'{prefix}predictors')
+
+    def _load_from_state_dict(self, state_dict, prefix, *args) -> None:
+        self.check_checkpoint(state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *args)
 
 
 class LearnedDepth(PredictedRoPE):
-    """URoPE's ablation: every token at one predicted depth, taken as certain. Start at ``anchors=[depth]``."""
+    """URoPE's ablation: every token at one predicted depth, taken as certain, or at one for each group of heads.
+
+    Args:
+        anchors: the depth at which training starts, or as many as there are groups of heads, see ``fixed_anchors``.
+    """
 
     decisive = ()
 
-    def __init__(self, *args, anchors: Sequence[float] = (20, ), **kwargs) -> None:
-        super().__init__(*args, anchors=anchors, **kwargs)
-        if len(list_anchors(anchors)) != 1:
-            raise ValueError(f'{type(self).__name__} starts at one depth, not at anchors {anchors}')
+    def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = (20, ),
+                 **kwargs) -> None:
+        super().__init__(num_heads, head_dim, anchors, **kwargs)
+        fixed_anchors(anchors, num_heads, head_dim // 2)  # refuses numbers that do not divide the heads
 
     def _rotate(self, frame: Frame, support: Tensor, features: Tensor) -> Rotation:
-        return self._rotation(self.bands.spread(frame.origin + support * frame.along))
+        if support.shape[-1] == 1:
+            return self._rotation(self.bands.spread(frame.origin + support * frame.along))
+        depths = support.repeat_interleave(self.num_heads // support.shape[-1], dim=-1)[..., None]
+        return self._rotation(self.bands.spread(frame.origin) + depths * self.bands.spread(frame.along))
 
     def _describe(self, support: Tensor) -> Support:
         return Support(support)
 
 
-class RayRoPE(LearnedDepth):
+class RayRoPE(PredictedRoPE):
     """RayRoPE (arXiv 2601.15275) in 3D: a token lies somewhere in one predicted interval of its ray.
 
     The mean rotation over the interval is exact, since a point of the ray is affine in its depth: that of the middle,
@@ -218,6 +249,11 @@ class RayRoPE(LearnedDepth):
 
     decisive = ('predictors.0.least', 'predictors.0.greatest')
     predictor = PredictedInterval
+
+    def __init__(self, *args, anchors: Sequence[float] = (20, ), **kwargs) -> None:
+        super().__init__(*args, anchors=anchors, **kwargs)
+        if len(list_anchors(anchors)) != 1:
+            raise ValueError(f'RayRoPE starts at one depth, not at anchors {anchors}')
 
     def _rotate(self, frame: Frame, support: tuple[Tensor, Tensor], features: Tensor) -> Rotation:
         depth, half = support
@@ -237,7 +273,7 @@ class WorldRoPE(PredictedRoPE):
 
     Args:
         anchors: means at which training starts, as for ``URoPE``: as many hypotheses.
-        per_layer, bands, rotate_values, support: see ``PredictedRoPE``.
+        per_layer, bands, rotate_values, reference_focal, support: see ``PredictedRoPE``.
         temperature: what makes up for the keys that uncertainty shrinks: ``'none'``; ``'learned'``, a scale per head;
             ``'key_rms'``, one over the root mean square of a token's coefficients; ``'token'``, that times a scale per
             head predicted from the token's features. Layers share what is learned of it.
@@ -254,8 +290,9 @@ class WorldRoPE(PredictedRoPE):
                  per_layer: bool = True, bands: str | dict = 'axial', rotate_values: bool = True,
                  temperature: str = 'key_rms', max_temperature: float = 4.0,
                  query_deviation: Sequence[float] | None = None, depth_loss_weight: float = 0.0, num_layers: int = 6,
-                 **support) -> None:
-        super().__init__(num_heads, head_dim, anchors, per_layer, bands, rotate_values, num_layers, **support)
+                 reference_focal: float | None = REFERENCE_FOCAL, **support) -> None:
+        super().__init__(num_heads, head_dim, anchors, per_layer, bands, rotate_values, num_layers, reference_focal,
+                         **support)
         if temperature not in TEMPERATURES:
             raise ValueError(f'temperature: unknown {temperature!r}, use one of {TEMPERATURES}')
         if query_deviation is not None and (
@@ -272,8 +309,8 @@ class WorldRoPE(PredictedRoPE):
         deviation = None if query_deviation is None else torch.tensor(query_deviation, dtype=torch.float32)
         self.register_buffer('query_deviation', deviation, persistent=False)
 
-    def rotate_queries(self, points: Tensor, times: Tensor | None = None) -> Rotation:
-        rotation = super().rotate_queries(points)
+    def rotate_queries(self, points: Tensor, times: Tensor | None = None, spreads: Tensor | None = None) -> Rotation:
+        rotation = super().rotate_queries(points, spreads=spreads)
         if self.query_deviation is None:
             return rotation
         vectors = self.bands.vectors.to(rotation.cos.dtype)
@@ -294,7 +331,8 @@ class WorldRoPE(PredictedRoPE):
             seen = depths.isfinite() if padding is None else depths.isfinite() & ~padding
             tokens = seen.flatten().nonzero()[:, 0]  # once: the host waits for their number
             features, depths = features.to(depths.dtype).flatten(0, 1)[tokens], depths.flatten()[tokens]
-            return torch.stack([predictor.negative_log_likelihood(features, depths)
+            zoom = None if frame.zoom is None else frame.zoom.flatten(0, 1)[tokens]
+            return torch.stack([predictor.negative_log_likelihood(features, depths, zoom)
                                 for predictor in self.predictors]).mean(0)
 
     def losses(self, frame: Frame, features: Tensor, points: Tensor,
@@ -330,59 +368,3 @@ class WorldRoPE(PredictedRoPE):
         if self.temperature == 'token':
             return key_rms * self.log_scale(features).exp().transpose(1, 2).unsqueeze(-1)
         return key_rms
-
-
-class GTA(PositionEncoding):
-    """GTA (arXiv 2310.10375) for 3D queries: half of a key's channels go through its camera's pose, the other half turn
-    by its position in the image. The queries stand in the LiDAR frame: their transform is the identity.
-
-    Not invariant under a translation of the frame, since the positions of queries do not enter (rope/README.md, 6).
-
-    Args:
-        metres: length that counts as 1 in translations (choice: cameras stand about that far from the LiDAR).
-        wavelengths: shortest and longest along the image, in widths and heights of the image (choice).
-    """
-
-    decisive = ('metres', 'frequencies')
-
-    def __init__(self, num_heads: int = 8, head_dim: int = 32, metres: float = 2.0,
-                 wavelengths: tuple[float, float] = (0.1, 2.0), num_layers: int = 6) -> None:
-        super().__init__(num_heads, head_dim, num_layers)
-        if head_dim % 8:
-            raise ValueError(f'head_dim must be a multiple of 8: 4x4 matrices on half of it, not {head_dim}')
-        if not metres > 0:
-            raise ValueError(f'metres must be positive, not {metres}')
-        self.metres = metres
-        self.register_buffer('frequencies', frequencies(head_dim // 8, *wavelengths).float(), persistent=False)
-
-    def prepare(self, rays: Rays, metas: Sequence[dict] | None = None) -> Transform:
-        with torch.autocast(rays.origins.device.type, enabled=False):
-            width, height = rays.image_size
-            share = torch.stack((rays.pixels[..., 0] / width, rays.pixels[..., 1] / height), dim=-1)
-            phase = (share[..., None] * self.frequencies).flatten(-2)[:, None]  # (B, 1, L, pairs)
-            columns = (*self._axes(rays), rays.img2lidar[..., 3] / self.metres)
-            matrices = F.pad(torch.stack(columns, dim=-1), (0, 0, 0, 1))
-            matrices[..., 3, 3] = 1
-            batch = torch.arange(len(matrices), device=matrices.device)[:, None]
-            return Transform(matrices[batch, rays.cameras], Rotation.from_phase(phase))
-
-    def _axes(self, rays: Rays) -> tuple[Tensor, Tensor, Tensor]:
-        """Columns (B, N, 3) of the rotation from camera to LiDAR: right, down, ahead; those of the inverse projection,
-        made orthonormal. A flip of the image does not flip the camera."""
-        along_u, along_v, principal, _ = rays.img2lidar.unbind(-1)
-        ahead = F.normalize(along_u.cross(along_v, -1), dim=-1)
-        ahead = ahead * (ahead * principal).sum(-1, keepdim=True).sign()
-        right = F.normalize(along_u, dim=-1)
-        right = right * (ahead.cross(right, -1) * along_v).sum(-1, keepdim=True).sign()
-        return right, ahead.cross(right, -1), ahead
-
-
-class PRoPE(GTA):
-    """PRoPE (arXiv 2507.10496) for 3D queries: as ``GTA``, with the whole projection in place of the pose. Intrinsics
-    are in widths and heights of the image, from its centre."""
-
-    def _axes(self, rays: Rays) -> tuple[Tensor, Tensor, Tensor]:
-        """Columns (B, N, 3) of the inverse projection."""
-        width, height = rays.image_size
-        along_u, along_v, principal, _ = rays.img2lidar.unbind(-1)
-        return width * along_u, height * along_v, principal + width / 2 * along_u + height / 2 * along_v

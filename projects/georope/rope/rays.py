@@ -98,6 +98,16 @@ class Rays:
         depths = torch.as_tensor(depths, dtype=self.directions.dtype, device=self.directions.device)
         return self.origins.unsqueeze(-2) + depths[:, None] * self.directions.unsqueeze(-2)
 
+    @property
+    def focal_lengths(self) -> Tensor:
+        """(B, L), pixels of the augmented image: the root of fx fy, whatever flip, crop, skew or BEV scale.
+
+        The parallelogram of the footprints has the area ``s^2 / (fx fy)``, and the direction reaches ``s`` above it,
+        where s is the BEV scale.
+        """
+        normal = torch.linalg.cross(*self.footprints.unbind(-2))
+        return (normal * self.directions).sum(-1).abs() / normal.norm(dim=-1) ** 1.5
+
     def locate(self, points: Tensor) -> Tensor:
         """Which tokens see points, and how deep: (B, L, n), the depth of a point whose image lies in the token's patch,
         infinity elsewhere.

@@ -42,25 +42,51 @@ def fixed_anchors(anchors: Sequence[float] | dict, num_heads: int, num_pairs: in
         anchors: see ``list_anchors``.
         num_heads: heads; contiguous groups of ``num_heads / len(anchors)`` heads share an anchor (paper).
         num_pairs: rotary pairs of a head.
-        channel_wise: every head holds all anchors, its pairs take them in turn (paper's ablation, much worse).
+        channel_wise: every head holds all anchors (paper's ablation, much worse): its pairs take them in turn, each
+            head from another one on, so that every band of every axis meets every anchor in some head (choice).
 
     Returns:
-        Depths in metres, (heads, 1), or (1, pairs) channel-wise; (1, 1) for a single anchor.
+        Depths in metres, (heads, 1), or (heads, pairs) channel-wise; (1, 1) for a single anchor.
     """
     depths = list_anchors(anchors)
     if len(depths) == 1:
         return torch.tensor([depths])
     if channel_wise:
-        return torch.tensor(depths).repeat(-(-num_pairs // len(depths)))[None, :num_pairs]
+        if num_heads < len(depths):
+            raise ValueError(f'channel_wise: {len(depths)} anchors need as many heads for all bands, not {num_heads}')
+        turns = torch.arange(num_heads)[:, None] + torch.arange(num_pairs)
+        return torch.tensor(depths)[turns % len(depths)]
     if num_heads % len(depths):
         raise ValueError(f'{len(depths)} anchors do not divide {num_heads} heads into equal groups')
     return torch.tensor(depths).repeat_interleave(num_heads // len(depths))[:, None]
 
 
+def check_depth_units(saved: Tensor | None, own: float | None, name: str) -> None:
+    """Compare the focal lengths (pixels) at which the depths of a checkpoint's and of a model's predictors are metres;
+    None for metres whatever the lens, as all were before there was a choice.
+
+    Raises:
+        RuntimeError: they differ; says what to do.
+    """
+    saved = None if saved is None else saved.item()
+    if saved == own or None not in (saved, own) and math.isclose(saved, own, rel_tol=0.005):  # half precision rounds
+        return
+    trained, wanted = ('in metres whatever the lens' if focal is None else
+                       f'that are metres at {focal:g} px of focal length' for focal in (saved, own))
+    before, setting = (' (as all before reference_focal came)', 'None, and give the tools --accept-weights, since its '
+                       'own config does not say so') if saved is None else ('', f'{saved:g}')
+    raise RuntimeError(f'{name}: the checkpoint has learnt depths {trained}{before}, the config wants depths {wanted}; '
+                       f'train again, or to use the checkpoint set reference_focal of the encoding to {setting}')
+
+
 class PredictedDepth(nn.Linear):
     """One or more sure depths per token, predicted from its features (URoPE's ablation; 3DPPE).
 
-    One linear layer with zero weights: whatever the features are, training starts at the given depths.
+    One linear layer with zero weights: whatever the features are, training starts at the given depths. Features do not
+    know the lens, and an object looks the same at twice the depth through twice the focal length: what is predicted is
+    a depth in units of the focal length, and ``zoom`` makes metres of it.
+
+    A depth that the layer puts outside ``depth_range`` stays at its end, and takes the gradients that lead inside.
 
     Args:
         dims: channels of the features.
@@ -81,12 +107,36 @@ class PredictedDepth(nn.Linear):
         nn.init.zeros_(self.weight)
         nn.init.zeros_(self.bias)
 
-    def forward(self, features: Tensor) -> Tensor:
-        """Depths (B, L, M), metres, of features (B, L, dims)."""
-        return self._depths(super().forward(features))
+    def forward(self, features: Tensor, zoom: Tensor | None = None) -> Tensor:
+        """Depths (B, L, M), metres.
 
-    def _depths(self, offsets: Tensor) -> Tensor:
-        return (self.log_depths + offsets).clamp(*self.log_range).exp()
+        Args:
+            features: (B, L, dims).
+            zoom: (B, L, 1), the tokens' focal lengths over that at which the anchors are metres; None for 1.
+        """
+        return self._depths(super().forward(features), zoom)
+
+    def _depths(self, offsets: Tensor, zoom: Tensor | None) -> Tensor:
+        logs = self.log_depths + offsets
+        return _InwardClamp.apply(logs if zoom is None else logs + zoom.log(), *self.log_range).exp()
+
+
+class _InwardClamp(torch.autograd.Function):
+    """``clamp``, whose gradient outside vanishes only where a step against it would lead farther away: with that of
+    ``clamp`` itself a depth that once left its range would never come back."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, lower: float, upper: float) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.bounds = lower, upper
+        return x.clamp(lower, upper)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:
+        x, = ctx.saved_tensors
+        lower, upper = ctx.bounds
+        away = ((x < lower) & (grad > 0)) | ((x > upper) & (grad < 0))
+        return grad.masked_fill(away, 0), None, None
 
 
 class PredictedInterval(PredictedDepth):
@@ -106,10 +156,10 @@ class PredictedInterval(PredictedDepth):
             raise ValueError(f'spread must be least < first < greatest share of the depth, all positive, not {spread}')
         self.bias.data.chunk(self.per_depth)[1].fill_(math.log((first - self.least) / (self.greatest - first)))
 
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Middles and half lengths, metres, each (B, L, M), of features (B, L, dims)."""
+    def forward(self, features: Tensor, zoom: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Middles and half lengths, metres, each (B, L, M); arguments as of ``PredictedDepth``."""
         offsets, spreads = nn.Linear.forward(self, features).chunk(2, dim=-1)
-        depths = self._depths(offsets)
+        depths = self._depths(offsets, zoom)
         return depths, self._spread(depths, spreads)
 
     def _spread(self, depths: Tensor, spreads: Tensor) -> Tensor:
@@ -124,16 +174,16 @@ class PredictedMixture(PredictedInterval):
 
     per_depth = 3
 
-    def forward(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Weights, means and deviations (metres), each (B, L, M), of features (B, L, dims)."""
+    def forward(self, features: Tensor, zoom: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights, means and deviations (metres), each (B, L, M); arguments as of ``PredictedDepth``."""
         offsets, spreads, logits = nn.Linear.forward(self, features).chunk(3, dim=-1)
-        depths = self._depths(offsets)
+        depths = self._depths(offsets, zoom)
         return logits.softmax(-1), depths, self._spread(depths, spreads)
 
-    def negative_log_likelihood(self, features: Tensor, depths: Tensor) -> Tensor:
-        """Of the true depths (n,), metres, of tokens with ``features`` (n, dims): (n,). The density is that of the
-        logarithm of depth, so that near and far count alike."""
-        weights, means, deviations = self(features)
+    def negative_log_likelihood(self, features: Tensor, depths: Tensor, zoom: Tensor | None = None) -> Tensor:
+        """Of the true depths (n,), metres, of tokens with ``features`` (n, dims) and ``zoom`` (n, 1): (n,). The density
+        is that of the logarithm of depth, so that near and far count alike."""
+        weights, means, deviations = self(features, zoom)
         depths = depths[:, None]
         squares = ((depths - means) / deviations) ** 2
         log_density = (weights.clamp(min=1e-30) * depths / deviations).log() - 0.5 * (squares + math.log(2 * math.pi))

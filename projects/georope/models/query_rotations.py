@@ -1,0 +1,100 @@
+"""Where queries stand in the rotations of each decoder layer, and how far around."""
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from georope.rope import PositionEncoding, Rotation
+
+from . import box_code
+
+GREATEST_SIZE = 50.0  # metres; a network may predict any
+
+
+@dataclass
+class QueryPlaces:
+    """Of a frame's queries, in metres, LiDAR frame.
+
+    Attributes:
+        points: (B, Q, 3).
+        temporal: (B, M, 3), of the memory's further keys of self-attention, or None.
+        times: (B, Q + M), when all of them were seen, seconds from now; None for now.
+        drift: (B, Q, 3), how far what they stand for has moved since it was seen, as predicted; None for nowhere.
+    """
+
+    points: Tensor
+    temporal: Tensor | None = None
+    times: Tensor | None = None
+    drift: Tensor | None = None
+
+
+class QueryRotations:
+    """The rotations of a frame's queries, layer by layer (our choice; no paper has it).
+
+    Args:
+        encoding, self_encoding: those of cross- and self-attention.
+        places: of the queries as they enter the decoder.
+        predict: box codes (B, Q, 10), see ``box_code``, of a layer's normed output (B, Q, C).
+        moving: from the second layer on queries stand at the centres that the layer before them predicts. Else all
+            layers see them at ``places``.
+        uncertain: ``dict(box=, drift=)``, scales of what makes a query in cross-attention a Gaussian about its place:
+            from the second layer on the box that the layer before it predicts (with 1 the variances are those of a
+            uniform box), and a share of ``drift`` as long as the query stands where it entered. None for points.
+    """
+
+    def __init__(self, encoding: PositionEncoding, self_encoding: PositionEncoding, places: QueryPlaces,
+                 predict: Callable[[Tensor], Tensor], moving: bool = False,
+                 uncertain: Mapping[str, float] | None = None) -> None:
+        self.encoding, self.self_encoding, self.places, self.predict = encoding, self_encoding, places, predict
+        self.moving, self.uncertain = moving, uncertain
+
+    @property
+    def change(self) -> bool:
+        """Whether layers have rotations of their own."""
+        return self.moving or self.uncertain is not None
+
+    def first(self) -> dict[str, Rotation | None]:
+        """Rotations of the first layer, or of all: arguments of ``LayerInputs``."""
+        points = self.places.points
+        return dict(query_rotation=self._cross(points, self._drift()), **self._self(points))
+
+    def next(self, output: Tensor) -> dict[str, Rotation | None]:
+        """What changes after a layer with the normed ``output`` (B, Q, C); no gradient flows into it."""
+        codes = self.predict(output.detach()).detach()
+        points, spreads = self.places.points, self._drift()
+        if self.moving:
+            points, spreads = codes[..., box_code.CENTRE], []
+        if self.uncertain is not None:
+            spreads = [*spreads, *(self.uncertain['box'] * axis for axis in box_spreads(codes))]
+        changed = dict(query_rotation=self._cross(points, spreads))
+        return dict(changed, **self._self(points)) if self.moving else changed
+
+    def _drift(self) -> list[Tensor]:
+        if self.uncertain is None or self.places.drift is None:
+            return []
+        return [self.uncertain['drift'] * self.places.drift]
+
+    def _cross(self, points: Tensor, spreads: list[Tensor]) -> Rotation | None:
+        if not spreads:
+            return self.encoding.rotate_queries(points)
+        return self.encoding.rotate_queries(points, spreads=torch.stack(spreads, dim=-2))
+
+    def _self(self, points: Tensor) -> dict[str, Rotation | None]:
+        """The memory's keys stand behind the queries."""
+        temporal, times = self.places.temporal, self.places.times
+        own = keys = self.self_encoding.rotate_queries(points, None if times is None else times[:, :points.shape[1]])
+        if temporal is not None:
+            keys = self.self_encoding.rotate_queries(torch.cat((points, temporal), dim=1), times)
+        return dict(self_query_rotation=own, self_key_rotation=keys)
+
+
+def box_spreads(codes: Tensor) -> list[Tensor]:
+    """Three standard deviations (..., 3) in metres, along the axes of the uniform boxes of codes (..., 10)."""
+    length, width, height = (codes[..., box_code.LOG_SIZE].exp().clamp(max=GREATEST_SIZE) / 12 ** 0.5).unbind(-1)
+    yaw = torch.atan2(codes[..., box_code.SIN], codes[..., box_code.COS])
+    cos, sin, zero = yaw.cos(), yaw.sin(), torch.zeros_like(yaw)
+    return [torch.stack(axis, dim=-1) for axis in (
+        (length * cos, length * sin, zero), (-width * sin, width * cos, zero), (zero, zero, height))]
