@@ -210,8 +210,8 @@ def test_scenes_do_not_know_of_each_other():
 
 
 @pytest.mark.parametrize('scene, sample, match', [
-    (dict(token='B', name='drive'), {}, 'scene.json has more than one scene of the name drive'),
-    ({}, dict(scene_token='gone'), 'sample.json: sample b is of scene gone')])
+    (dict(token='B', name='drive'), {}, "scene.json: record A: name 'drive' is that of 2 records"),
+    ({}, dict(scene_token='gone'), "sample.json: record b: scene_token 'gone' leads nowhere")])
 def test_scenes_that_would_mix(tmp_path, scene, sample, match):
     """Two scenes of one name would be tracked as one."""
     (tmp_path / 'own').mkdir()

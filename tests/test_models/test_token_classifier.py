@@ -24,7 +24,7 @@ def classifier() -> PETR:
 
 
 def _sample(*cameras):
-    return SimpleNamespace(gt_cameras=[
+    return SimpleNamespace(metainfo={}, gt_cameras=[
         InstanceData(bboxes=torch.tensor([box for box, _ in boxes]).reshape(-1, 4).float(),
                      labels=torch.tensor([label for _, label in boxes], dtype=torch.long)) for boxes in cameras])
 

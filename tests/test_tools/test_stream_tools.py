@@ -92,7 +92,7 @@ def test_resumed_between_epochs_and_with_a_seed_that_was_drawn(folder, tmp_path)
 
 
 def test_resume_refuses_other_streams(folder, tmp_path):
-    """Another number of lanes or sequences is another order of frames, which no schedule would tell (USERS 44)."""
+    """Another number of lanes or sequences is another order of frames, which no schedule would tell."""
     config, options = folder / 'iterations.py', ['--cfg-options', 'train_cfg.max_iters=2',
                                                  'default_hooks.checkpoint.interval=1']
     main('train', config, '--work-dir', tmp_path, *options)
