@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from georope.registry import MODELS
 
+from .branches import mlp
 from .cameras import Cameras
 from .embeddings import frustum_coordinates, inverse_sigmoid, sine_embedding
-from .petr_head import DEPTH_BINS, PETRHead, _mlp
+from .petr_head import DEPTH_BINS, PETRHead
 
 
 @MODELS.register_module()
@@ -35,8 +36,8 @@ class PETRClassicHead(PETRHead):
     def _build_image_layers(self, in_channels: int, embed_dims: int) -> None:
         self.input_proj = nn.Linear(in_channels, embed_dims)
         if self.position_embedding:
-            self.position_encoder = _mlp(3 * DEPTH_BINS, 4 * embed_dims, embed_dims)
-            self.adapt_pos3d = _mlp(embed_dims * 3 // 2, 4 * embed_dims, embed_dims)
+            self.position_encoder = mlp(3 * DEPTH_BINS, 4 * embed_dims, embed_dims)
+            self.adapt_pos3d = mlp(embed_dims * 3 // 2, 4 * embed_dims, embed_dims)
 
     def _focal_lengths(self, *args) -> None:
         """Nothing here looks at them."""

@@ -6,9 +6,6 @@ weights. On top stands a rotary encoding between image tokens and queries, see `
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from inspect import signature
-from typing import Any
 
 import torch
 from mmdet.utils import reduce_mean
@@ -25,63 +22,25 @@ from georope.rope.transfer import to_device
 
 from . import box_code
 from .assignment import Targets, match, read_targets
+from .branches import cls_branch, mlp, reg_branch
 from .cameras import Cameras, padded_tokens, stack_matrices
 from .decoder import PETRDecoder
+from .decoder_inputs import ImageTokens, Queries
 from .denoising import Denoising, DenoisingQueries
 from .embeddings import MLN, SEGate, cone_code, frustum_coordinates, inverse_sigmoid, lid_depths, sine_embedding_3d
 from .losses import check_losses, check_predictions
-from .query_rotations import QueryPlaces, QueryRotations
+from .query_rotations import QueryPositions, QueryRotations, check_encodings
 
 DEPTH_BINS = 64
-
-
-@dataclass
-class ImageTokens:
-    """What queries attend to: content (B, L, C), position (B, L, C) or None, bool padding (B, L) or None for none, and
-    what the encoding prepared of their rays."""
-
-    content: Tensor
-    position: Tensor | None
-    padding: Tensor | None
-    frame: Any
-
-
-@dataclass
-class Queries:
-    """What enters the decoder, see ``PETRDecoder.forward``.
-
-    Attributes:
-        content, position: (B, Q, C).
-        reference: (B, Q, 3) reference points, fractions of ``pc_range``.
-        mask: bool (Q, Q + M) or None.
-        padding: bool (B, Q + M) or None.
-        temporal, temporal_pos: (B, M, C), the memory's further keys, or None.
-        temporal_points: (B, M, 3) where they are, metres, or None.
-        times: (B, Q + M) when all of them were seen, seconds from now (the past is negative), None for now.
-        places: (B, Q, 3) where rotations take the queries to be, metres; None for their reference points.
-        drift: see ``QueryPlaces``.
-    """
-
-    content: Tensor
-    position: Tensor
-    reference: Tensor
-    mask: Tensor | None = None
-    padding: Tensor | None = None
-    temporal: Tensor | None = None
-    temporal_pos: Tensor | None = None
-    temporal_points: Tensor | None = None
-    times: Tensor | None = None
-    places: Tensor | None = None
-    drift: Tensor | None = None
 
 
 def _decode(head: PETRHead, image: ImageTokens, queries: Queries) -> Tensor:
     """(layers, B, Q, C). A function, not a method: compiled, a copy of the head must not run with the first one's
     weights."""
     decoder, encoding = head.transformer['decoder'], head.encoding
-    points = head._to_metres(queries.reference) if queries.places is None else queries.places
+    points = head._to_metres(queries.reference) if queries.points is None else queries.points
     rotations = QueryRotations(
-        encoding, head.self_encoding, QueryPlaces(points, queries.temporal_points, queries.times, queries.drift),
+        encoding, head.self_encoding, QueryPositions(points, queries.temporal_points, queries.times, queries.drift),
         lambda output: head._predict_codes(output, queries.reference), head.moving_queries, head.uncertain_queries)
     return decoder(
         queries.content, queries.position, image.content, image.position,
@@ -165,7 +124,7 @@ class PETRHead(BaseModule):
         self._build_image_layers(in_channels, embed_dims)
 
         self.reference_points = nn.Embedding(num_query, 3)
-        self.query_embedding = _mlp(embed_dims * 3 // 2, embed_dims, embed_dims)
+        self.query_embedding = mlp(embed_dims * 3 // 2, embed_dims, embed_dims)
         self.transformer = nn.ModuleDict(dict(decoder=PETRDecoder(embed_dims, **(decoder or {}))))
         num_layers = len(self.transformer['decoder'].layers)
         num_heads = self.transformer['decoder'].num_heads
@@ -173,22 +132,11 @@ class PETRHead(BaseModule):
             MODELS.build(cfg or dict(type='georope.NoEncoding'), default_args=dict(
                 num_heads=num_heads, head_dim=embed_dims // num_heads, num_layers=num_layers))
             for cfg in (encoding, self_encoding))
-        if self.encoding.codes_points and not self.encoding.codes_tokens:
-            raise ValueError(f'encoding: {type(self.encoding).__name__} codes points alone; use it as self_encoding')
-        if self.self_encoding.codes_tokens:
-            raise ValueError(f'self_encoding: {type(self.self_encoding).__name__} codes image tokens; use '
-                             'georope.RoPE3D or georope.BEVTimeRoPE')
-        if uncertain_queries is not None and set(uncertain_queries) != {'box', 'drift'}:
-            raise ValueError(f'uncertain_queries must be dict(box=, drift=), not {uncertain_queries}')
-        if uncertain_queries is not None and 'spreads' not in signature(self.encoding.rotate_queries).parameters:
-            raise ValueError(f'uncertain_queries: {type(self.encoding).__name__} takes no spreads of queries; use '
-                             'URoPE, LearnedDepth, RayRoPE or WorldRoPE as encoding')
-        if moving_queries and not (self.encoding.codes_points or self.self_encoding.codes_points):
-            raise ValueError('moving_queries: no encoding of the head knows where queries are')
+        check_encodings(self.encoding, self.self_encoding, moving_queries, uncertain_queries)
         self.moving_queries, self.uncertain_queries = moving_queries, uncertain_queries
         # One branch serves all layers; the list only gives it the names that released weights have.
-        self.cls_branches = nn.ModuleList([_cls_branch(embed_dims, num_classes)] * num_layers)
-        self.reg_branches = nn.ModuleList([_reg_branch(embed_dims)] * num_layers)
+        self.cls_branches = nn.ModuleList([cls_branch(embed_dims, num_classes)] * num_layers)
+        self.reg_branches = nn.ModuleList([reg_branch(embed_dims)] * num_layers)
 
         self.denoising = None if denoising is None else Denoising(**denoising)
         self.bbox_coder = TASK_UTILS.build(bbox_coder)
@@ -198,9 +146,9 @@ class PETRHead(BaseModule):
 
     def _build_image_layers(self, in_channels: int, embed_dims: int) -> None:
         """What ``_embed_tokens`` needs."""
-        self.memory_embed = _mlp(in_channels, embed_dims, embed_dims)
+        self.memory_embed = mlp(in_channels, embed_dims, embed_dims)
         if self.position_embedding:
-            self.position_encoder = _mlp(3 * DEPTH_BINS, 4 * embed_dims, embed_dims)
+            self.position_encoder = mlp(3 * DEPTH_BINS, 4 * embed_dims, embed_dims)
             self.featurized_pe = SEGate(embed_dims)
             self.spatial_alignment = MLN(8, embed_dims)
 
@@ -427,17 +375,3 @@ class PETRHead(BaseModule):
         known = true_codes.isfinite()
         return self.loss_bbox(codes, torch.where(known, true_codes, 0), known * self.code_weights,
                               avg_factor=avg_factor)
-
-
-def _mlp(in_channels: int, hidden: int, out_channels: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(in_channels, hidden), nn.ReLU(), nn.Linear(hidden, out_channels))
-
-
-def _cls_branch(dims: int, num_classes: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(dims, dims), nn.LayerNorm(dims), nn.ReLU(), nn.Linear(dims, dims),
-                         nn.LayerNorm(dims), nn.ReLU(), nn.Linear(dims, num_classes))
-
-
-def _reg_branch(dims: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(dims, dims), nn.ReLU(), nn.Linear(dims, dims), nn.ReLU(),
-                         nn.Linear(dims, box_code.CODE_SIZE))

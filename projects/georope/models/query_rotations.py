@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ GREATEST_SIZE = 50.0  # metres; a network may predict any
 
 
 @dataclass
-class QueryPlaces:
+class QueryPositions:
     """Of a frame's queries, in metres, LiDAR frame.
 
     Attributes:
@@ -36,19 +37,19 @@ class QueryRotations:
 
     Args:
         encoding, self_encoding: those of cross- and self-attention.
-        places: of the queries as they enter the decoder.
+        positions: of the queries as they enter the decoder.
         predict: box codes (B, Q, 10), see ``box_code``, of a layer's normed output (B, Q, C).
         moving: from the second layer on queries stand at the centres that the layer before them predicts. Else all
-            layers see them at ``places``.
+            layers see them at ``positions``.
         uncertain: ``dict(box=, drift=)``, scales of what makes a query in cross-attention a Gaussian about its place:
             from the second layer on the box that the layer before it predicts (with 1 the variances are those of a
             uniform box), and a share of ``drift`` as long as the query stands where it entered. None for points.
     """
 
-    def __init__(self, encoding: PositionEncoding, self_encoding: PositionEncoding, places: QueryPlaces,
+    def __init__(self, encoding: PositionEncoding, self_encoding: PositionEncoding, positions: QueryPositions,
                  predict: Callable[[Tensor], Tensor], moving: bool = False,
                  uncertain: Mapping[str, float] | None = None) -> None:
-        self.encoding, self.self_encoding, self.places, self.predict = encoding, self_encoding, places, predict
+        self.encoding, self.self_encoding, self.positions, self.predict = encoding, self_encoding, positions, predict
         self.moving, self.uncertain = moving, uncertain
 
     @property
@@ -58,13 +59,13 @@ class QueryRotations:
 
     def first(self) -> dict[str, Rotation | None]:
         """Rotations of the first layer, or of all: arguments of ``LayerInputs``."""
-        points = self.places.points
+        points = self.positions.points
         return dict(query_rotation=self._cross(points, self._drift()), **self._self(points))
 
     def next(self, output: Tensor) -> dict[str, Rotation | None]:
         """What changes after a layer with the normed ``output`` (B, Q, C); no gradient flows into it."""
         codes = self.predict(output.detach()).detach()
-        points, spreads = self.places.points, self._drift()
+        points, spreads = self.positions.points, self._drift()
         if self.moving:
             points, spreads = codes[..., box_code.CENTRE], []
         if self.uncertain is not None:
@@ -73,9 +74,9 @@ class QueryRotations:
         return dict(changed, **self._self(points)) if self.moving else changed
 
     def _drift(self) -> list[Tensor]:
-        if self.uncertain is None or self.places.drift is None:
+        if self.uncertain is None or self.positions.drift is None:
             return []
-        return [self.uncertain['drift'] * self.places.drift]
+        return [self.uncertain['drift'] * self.positions.drift]
 
     def _cross(self, points: Tensor, spreads: list[Tensor]) -> Rotation | None:
         if not spreads:
@@ -84,11 +85,28 @@ class QueryRotations:
 
     def _self(self, points: Tensor) -> dict[str, Rotation | None]:
         """The memory's keys stand behind the queries."""
-        temporal, times = self.places.temporal, self.places.times
+        temporal, times = self.positions.temporal, self.positions.times
         own = keys = self.self_encoding.rotate_queries(points, None if times is None else times[:, :points.shape[1]])
         if temporal is not None:
             keys = self.self_encoding.rotate_queries(torch.cat((points, temporal), dim=1), times)
         return dict(self_query_rotation=own, self_key_rotation=keys)
+
+
+def check_encodings(encoding: PositionEncoding, self_encoding: PositionEncoding, moving_queries: bool,
+                    uncertain_queries: Mapping[str, float] | None) -> None:
+    """Raise ValueError if the options of a head do not fit each other; see ``PETRHead``."""
+    if encoding.codes_points and not encoding.codes_tokens:
+        raise ValueError(f'encoding: {type(encoding).__name__} codes points alone; use it as self_encoding')
+    if self_encoding.codes_tokens:
+        raise ValueError(f'self_encoding: {type(self_encoding).__name__} codes image tokens; use '
+                         'georope.RoPE3D or georope.BEVTimeRoPE')
+    if uncertain_queries is not None and set(uncertain_queries) != {'box', 'drift'}:
+        raise ValueError(f'uncertain_queries must be dict(box=, drift=), not {uncertain_queries}')
+    if uncertain_queries is not None and 'spreads' not in signature(encoding.rotate_queries).parameters:
+        raise ValueError(f'uncertain_queries: {type(encoding).__name__} takes no spreads of queries; use '
+                         'URoPE, LearnedDepth, RayRoPE or WorldRoPE as encoding')
+    if moving_queries and not (encoding.codes_points or self_encoding.codes_points):
+        raise ValueError('moving_queries: no encoding of the head knows where queries are')
 
 
 def box_spreads(codes: Tensor) -> list[Tensor]:

@@ -13,10 +13,11 @@ from torch.nn import functional as F
 from georope.registry import MODELS
 
 from . import box_code
+from .decoder_inputs import Queries
 from .denoising import DenoisingQueries
 from .embeddings import MLN, nerf_embedding, sine_embedding
 from .memory import Frames, Memory, Slots
-from .petr_head import PETRHead, Queries
+from .petr_head import PETRHead
 
 MOTION = 15  # velocity 2, age 1, pose 12
 
@@ -143,7 +144,7 @@ class StreamPETRHead(PETRHead):
             first, num = self.num_propagated, queries.reference.shape[1]
             queries.drift = F.pad(drift[:, :first].float(), (0, 0, num - first, 0))
             if self.motion_in_time:
-                queries.places = self._to_metres(queries.reference) + queries.drift
+                queries.points = self._to_metres(queries.reference) + queries.drift
                 queries.temporal_points = (slots.points + drift)[:, first:].float()
 
     def _embed_motion(self, slots: Slots) -> tuple[Tensor, Tensor]:
