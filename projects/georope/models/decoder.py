@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from mmcv.cnn.bricks.transformer import FFN
@@ -78,7 +79,7 @@ class PETRDecoderLayer(nn.Module):
         self_attention, cross_attention = self.attentions
         positioned = query + inputs.query_pos
         self_key, self_value = positioned, query
-        if inputs.temporal is not None:
+        if inputs.temporal is not None and inputs.temporal_key is not None:
             self_key = torch.cat((self_key, inputs.temporal_key), dim=1)
             self_value = torch.cat((query, inputs.temporal), dim=1)
         query = self.norms[0](query + self_attention(
@@ -127,7 +128,7 @@ class PETRDecoder(nn.Module):
                 nn.init.xavier_uniform_(module.in_proj_weight)
                 nn.init.zeros_(module.in_proj_bias)
         for layer in self.layers:
-            query_bias, key_bias, _ = layer.attentions[1].attn.in_proj_bias.data.chunk(3)
+            query_bias, key_bias, _ = layer.get_parameter('attentions.1.attn.in_proj_bias').data.chunk(3)
             query_bias[::2] = key_bias[::2] = self.positional_bias  # real parts of the pairs
 
     def forward(self, query: Tensor, query_pos: Tensor, memory: Tensor, memory_pos: Tensor | None,
@@ -136,7 +137,7 @@ class PETRDecoder(nn.Module):
                 memory_padding: Tensor | None = None, temporal: Tensor | None = None,
                 temporal_pos: Tensor | None = None, self_query_rotation: Rotation | None = None,
                 self_key_rotation: Rotation | None = None,
-                move: Callable[[Tensor], dict[str, Rotation | None]] | None = None) -> Tensor:
+                move: Callable[[Tensor], dict[str, Any]] | None = None) -> Tensor:
         """Decode.
 
         Args:
@@ -158,10 +159,10 @@ class PETRDecoder(nn.Module):
             (layers, B, Q, C), normed.
         """
         inputs = LayerInputs(
-            query_pos, memory, memory if memory_pos is None else memory + memory_pos, query_rotation, query_mask,
-            query_padding, memory_padding, temporal, None if temporal is None else temporal + temporal_pos,
-            self_query_rotation, self_key_rotation)
-        outputs = []
+            query_pos, memory, _key(memory, memory_pos), query_rotation, query_mask, query_padding, memory_padding,
+            temporal, None if temporal is None else _key(temporal, temporal_pos), self_query_rotation,
+            self_key_rotation)
+        outputs: list[Tensor] = []
         for layer, key_rotation in zip(self.layers, key_rotations):
             if move is not None and outputs:
                 inputs = replace(inputs, **move(outputs[-1]))
@@ -171,3 +172,7 @@ class PETRDecoder(nn.Module):
                 query = layer(query, key_rotation, inputs)
             outputs.append(self.post_norm(query))
         return torch.stack(outputs)
+
+
+def _key(content: Tensor, position: Tensor | None) -> Tensor:
+    return content if position is None else content + position

@@ -6,6 +6,7 @@ weights. On top stands a rotary encoding between image tokens and queries, see `
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from mmdet.utils import reduce_mean
@@ -17,7 +18,7 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from georope.registry import MODELS, TASK_UTILS
-from georope.rope import Rays
+from georope.rope import PositionEncoding, Rays
 from georope.rope.transfer import to_device
 
 from . import box_code
@@ -37,7 +38,7 @@ DEPTH_BINS = 64
 def _decode(head: PETRHead, image: ImageTokens, queries: Queries) -> Tensor:
     """(layers, B, Q, C). A function, not a method: compiled, a copy of the head must not run with the first one's
     weights."""
-    decoder, encoding = head.transformer['decoder'], head.encoding
+    decoder, encoding = head.decoder, head.encoding
     points = head._to_metres(queries.reference) if queries.points is None else queries.points
     rotations = QueryRotations(
         encoding, head.self_encoding, QueryPositions(points, queries.temporal_points, queries.times, queries.drift),
@@ -86,6 +87,12 @@ class PETRHead(BaseModule):
     """
 
     _decode = staticmethod(_decode)
+    encoding: PositionEncoding
+    self_encoding: PositionEncoding
+    pc_range: Tensor
+    position_range: Tensor
+    code_weights: Tensor
+    depths: Tensor
 
     def __init__(self,
                  num_classes: int,
@@ -113,6 +120,7 @@ class PETRHead(BaseModule):
         if len(code_weights) != box_code.CODE_SIZE:
             raise ValueError(f'code_weights must have {box_code.CODE_SIZE} numbers, not {len(code_weights)}')
         self.num_classes = num_classes
+        self.embed_dims = embed_dims
         self.num_query = num_query
         self.stride = stride
         self.compat = compat
@@ -126,8 +134,7 @@ class PETRHead(BaseModule):
         self.reference_points = nn.Embedding(num_query, 3)
         self.query_embedding = mlp(embed_dims * 3 // 2, embed_dims, embed_dims)
         self.transformer = nn.ModuleDict(dict(decoder=PETRDecoder(embed_dims, **(decoder or {}))))
-        num_layers = len(self.transformer['decoder'].layers)
-        num_heads = self.transformer['decoder'].num_heads
+        num_layers, num_heads = len(self.decoder.layers), self.decoder.num_heads
         self.encoding, self.self_encoding = (
             MODELS.build(cfg or dict(type='georope.NoEncoding'), default_args=dict(
                 num_heads=num_heads, head_dim=embed_dims // num_heads, num_layers=num_layers))
@@ -156,12 +163,17 @@ class PETRHead(BaseModule):
         """Reference points spread over the range, DETR's decoder weights, classes that start at a score of 0.01."""
         super().init_weights()
         nn.init.uniform_(self.reference_points.weight)
-        self.transformer['decoder'].init_weights()
-        nn.init.constant_(self.cls_branches[0][-1].bias, bias_init_with_prob(0.01))
+        self.decoder.init_weights()
+        *_, bias = self.cls_branches[0].parameters()
+        nn.init.constant_(bias, bias_init_with_prob(0.01))
 
     def compile(self, **options) -> None:
         """Rotations and decoder by ``torch.compile``, whose ``options`` these are. Names of parameters stay."""
         self._decode = torch.compile(_decode, **options)
+
+    @property
+    def decoder(self) -> PETRDecoder:
+        return cast(PETRDecoder, self.transformer['decoder'])
 
     @property
     def num_predictions(self) -> int:
@@ -252,6 +264,7 @@ class PETRHead(BaseModule):
                 logits.flatten(0, 1), labels.flatten(), avg_factor=num_positives)
             losses[f'{prefix}loss_bbox'] = self._box_loss(codes.flatten(0, 1)[positive], true_codes, num_positives)
             if denoising is not None:
+                assert self.denoising is not None, 'denoising queries come from it'
                 kept = (totals[1] * self.denoising.positive_share).clamp(min=least)
                 weight = self.denoising.loss_weight
                 losses[f'{prefix}dn_loss_cls'] = weight * self.loss_cls(
@@ -285,19 +298,19 @@ class PETRHead(BaseModule):
 
     def _embed_image(self, features: Tensor, metas: Sequence[dict], chosen: Tensor | None) -> ImageTokens:
         """The image tokens; arguments as in ``forward``."""
-        _, num_cameras, _, *size = features.shape
-        cameras = self._read_cameras(metas, num_cameras, size, features.device)
+        _, num_cameras, _, rows, columns = features.shape
+        cameras = self._read_cameras(metas, num_cameras, (rows, columns), features.device)
         tokens = features.flatten(3).transpose(2, 3).flatten(1, 2)
         if chosen is not None:
             cameras = cameras.select(chosen)
             tokens = tokens.gather(1, chosen[..., None].expand(-1, -1, tokens.shape[-1]))
-        content, position = self._embed_tokens(tokens, cameras, (num_cameras, *size))
+        content, position = self._embed_tokens(tokens, cameras, (num_cameras, rows, columns))
         absolute = self.encoding.embed_keys(cameras.rays)
         if absolute is not None:
             position = absolute if position is None else position + absolute
         return ImageTokens(content, position, cameras.padding, self.encoding.prepare(cameras.rays, metas))
 
-    def _read_cameras(self, metas: Sequence[dict], num_cameras: int, size: Sequence[int],
+    def _read_cameras(self, metas: Sequence[dict], num_cameras: int, size: tuple[int, int],
                       device: torch.device) -> Cameras:
         """Those of a feature map of ``size`` (rows, columns)."""
         lidar2img = stack_matrices(metas, 'lidar2img', num_cameras, 4)
@@ -307,7 +320,8 @@ class PETRHead(BaseModule):
         focal_lengths = self._focal_lengths(metas, num_cameras, per_camera, device) if self.position_embedding else None
         return Cameras(rays, focal_lengths, padding)
 
-    def _focal_lengths(self, metas: Sequence[dict], cameras: int, per_camera: int, device: torch.device) -> Tensor:
+    def _focal_lengths(self, metas: Sequence[dict], cameras: int, per_camera: int,
+                       device: torch.device) -> Tensor | None:
         """Of each token: (B, L, 2), pixels; negative where an image is flipped."""
         cam2img = stack_matrices(metas, 'cam2img', cameras, 3)
         return self._to_tokens(to_device(cam2img.diagonal(dim1=-2, dim2=-1)[..., :2].float(), device), per_camera)
@@ -325,6 +339,7 @@ class PETRHead(BaseModule):
         content = self.memory_embed(tokens)
         if not self.position_embedding:
             return F.layer_norm(content, content.shape[-1:]), None
+        assert cameras.focal_lengths is not None, '_read_cameras reads them for the position embedding'
         coordinates = frustum_coordinates(cameras.rays, self.depths, self.position_range)
         content = self.spatial_alignment(content, cone_code(coordinates, cameras.focal_lengths))
         return content, self.featurized_pe(self.position_encoder(inverse_sigmoid(coordinates)), content)
@@ -345,7 +360,7 @@ class PETRHead(BaseModule):
 
     def _embed_points(self, reference: Tensor) -> Tensor:
         """Additive position (..., C) of reference points (..., 3)."""
-        return self.query_embedding(sine_embedding_3d(reference, self.query_embedding[0].in_features // 3))
+        return self.query_embedding(sine_embedding_3d(reference, self.embed_dims // 2))
 
     def _predict_codes(self, outputs: Tensor, reference: Tensor) -> Tensor:
         """Box codes (..., B, Q, 10) of normed outputs (..., B, Q, C) at reference points (B, Q, 3).

@@ -81,7 +81,9 @@ class QueryRotations:
     def _cross(self, points: Tensor, spreads: list[Tensor]) -> Rotation | None:
         if not spreads:
             return self.encoding.rotate_queries(points)
-        return self.encoding.rotate_queries(points, spreads=torch.stack(spreads, dim=-2))
+        # check_encodings has made sure that it takes spreads; PositionEncoding has none.
+        rotate: Callable[..., Rotation | None] = self.encoding.rotate_queries
+        return rotate(points, spreads=torch.stack(spreads, dim=-2))
 
     def _self(self, points: Tensor) -> dict[str, Rotation | None]:
         """The memory's keys stand behind the queries."""

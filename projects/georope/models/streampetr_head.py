@@ -5,6 +5,7 @@ Parameters have the names of the released weights.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +63,7 @@ class StreamPETRHead(PETRHead):
         self.topk_proposals = topk_proposals
         self.num_propagated = num_propagated
         self.memory = Memory(memory_len)
-        dims = self.query_embedding[-1].out_features
+        dims = self.embed_dims
         # Where propagated queries stand in a scene's first frame; not learned.
         self.pseudo_reference_points = nn.Embedding(num_propagated, 3)
         self.pseudo_reference_points.weight.requires_grad = False
@@ -153,11 +154,11 @@ class StreamPETRHead(PETRHead):
         if not self.compat:
             velocity = (poses[..., :2, :2] * velocity[..., None, :]).sum(-1)
         motion = torch.cat((velocity, age[..., None], poses.flatten(-2)), dim=-1)
-        return nerf_embedding(motion), sine_embedding(age, self.time_embedding[0].in_features)
+        return nerf_embedding(motion), sine_embedding(age, self.embed_dims)
 
 
 def _this_frame(device: torch.device) -> Slots:
     """A slot of what is seen now, at rest: (1, 1)."""
-    wide = dict(dtype=torch.float64, device=device)
+    wide: dict[str, Any] = dict(dtype=torch.float64, device=device)
     return Slots(torch.zeros(1, 1, 0, device=device), torch.zeros(1, 1, 3, **wide), torch.zeros(1, 1, 2, device=device),
                  torch.eye(4, **wide)[None, None], torch.zeros(1, 1, **wide), (1, ))
