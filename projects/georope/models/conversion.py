@@ -55,7 +55,7 @@ class Conversion:
         matched: names of tensors taken as they are.
         converted: name -> what was done.
         missing: names of our model that the source does not have.
-        left: name of the source -> why it has no place in our model.
+        left: name of the source -> why our model has no such tensor.
         notes: what else to know.
     """
 
@@ -144,8 +144,8 @@ def convert(weights: Mapping[str, Tensor], model: nn.Module, era: str | None = N
     result = Conversion(layout, era)
     head = model.get_submodule('pts_bbox_head')
     if layout == 'stream' and not head.compat:
-        result.notes.append('note: these weights were trained with the slips that model.pts_bbox_head.compat=True '
-                            'repeats; without it their results differ a little')
+        result.notes.append('note: these weights were trained with known bugs of the reference that '
+                            'model.pts_bbox_head.compat=True repeats; without it their results differ a little')
     target = model.state_dict()
     rest = dict(weights)
     _drop_frozen(rest, head, result)

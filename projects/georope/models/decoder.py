@@ -1,6 +1,6 @@
 """The PETR decoder: self-attention among queries, cross-attention to all image tokens, FFN; norms after each.
 
-StreamPETR's is the same one with further keys in self-attention: what its memory holds and no query carries.
+StreamPETR's decoder has further keys in self-attention: the memory entries that are not queries.
 """
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Attention(nn.Module):
 
 @dataclass
 class LayerInputs:
-    """What all decoder layers get alike; see ``PETRDecoder.forward``. Keys are contents plus their additive positions.
+    """What all decoder layers share; see ``PETRDecoder.forward``. Keys are contents plus their additive positions.
 
     Attributes:
         query_pos: (B, Q, C).
@@ -54,8 +54,8 @@ class LayerInputs:
 class PETRDecoderLayer(nn.Module):
     """One layer; the arguments are those of ``PETRDecoder``.
 
-    Attention weights are dropped in self-attention only: the recipe whose numbers are published had none in
-    cross-attention (a slip of the reference), and we keep what was trained. All residuals and the FFN have dropout.
+    Attention weights have dropout in self-attention only: the published results were trained without it in
+    cross-attention (a known bug of the reference), and we keep that. All residuals and the FFN have dropout.
     """
 
     def __init__(self, embed_dims: int, num_heads: int, feedforward_channels: int, dropout: float) -> None:
@@ -103,8 +103,8 @@ class PETRDecoder(nn.Module):
         with_cp: recompute the layers in the backward pass instead of keeping their activations.
         positional_bias: c > 0 starts the biases of cross-attention so that they add the kernel
             ``c^2 / sqrt(head_dim) * sum_w cos(w . (x_key - x_query))`` of a rotary encoding to its first logits:
-            queries look around their own place before any content is learnt (our choice). Nothing but a start: the
-            biases are trained.
+            queries look around their own position before any content is learnt (our choice). The biases are trained
+            on from there.
     """
 
     def __init__(self, embed_dims: int = 256, num_layers: int = 6, num_heads: int = 8,
@@ -152,8 +152,8 @@ class PETRDecoder(nn.Module):
                 behind the queries; None for none (M = 0). No layer changes them.
             self_query_rotation: of the queries in self-attention.
             self_key_rotation: of the queries and of ``temporal`` behind them.
-            move: tells from the normed output (B, Q, C) of each layer but the last which of the three rotations of
-                queries are others from there on; None for the same in all layers.
+            move: maps the normed output (B, Q, C) of a layer to those of the three rotations of queries that change
+                from the next layer on; None if all layers share them.
 
         Returns:
             (layers, B, Q, C), normed.

@@ -55,9 +55,9 @@ def _decode(head: PETRHead, image: ImageTokens, queries: Queries) -> Tensor:
 class PETRHead(BaseModule):
     """PETR head with denoising queries, Hungarian assignment and no suppression.
 
-    On purpose other than in the reference, without effect on released weights: padding is masked; samples without
+    It differs from the reference on purpose, without effect on released weights: padding is masked; samples without
     objects train; an unknown velocity takes out two numbers of a box, not the object; averages are over all ranks;
-    values that are not finite are an error, not a zero. Other slips of the reference come back with ``compat``.
+    values that are not finite are an error, not a zero. ``compat`` repeats the known bugs of the reference.
 
     Args:
         num_classes: classes.
@@ -82,8 +82,9 @@ class PETRHead(BaseModule):
         decoder: arguments of ``PETRDecoder``.
         denoising: arguments of ``Denoising``; None for none.
         code_weights: weights of the ten numbers of a box code, in the assignment and in the loss.
-        compat: repeat the slips of the StreamPETR repository that its released weights were trained with: token t has
-            the focal length of camera ``t % N`` instead of its own; empty denoising slots are seen by their group.
+        compat: repeat the known bugs of the StreamPETR repository, with which its released weights were trained: image
+            token t has the focal length of camera ``t % N`` instead of its own camera's; empty denoising queries take
+            part in the attention of their group.
     """
 
     _decode = staticmethod(_decode)
@@ -211,8 +212,8 @@ class PETRHead(BaseModule):
         if self.encoding.has_losses:
             results['image'] = image
         if denoising is not None:
-            results['dn_logits'] = logits[:, denoising.sample, denoising.slot]
-            results['dn_codes'] = codes[:, denoising.sample, denoising.slot]
+            results['dn_logits'] = logits[:, denoising.sample, denoising.query]
+            results['dn_codes'] = codes[:, denoising.sample, denoising.query]
         return results
 
     def loss(self, features: Tensor, data_samples: Sequence, tokens: Tensor | None = None) -> dict[str, Tensor]:
@@ -353,7 +354,7 @@ class PETRHead(BaseModule):
             reference = torch.cat((denoising.reference_points, reference), dim=1)
             mask = denoising.mask
             if not self.compat:
-                # An empty slot is no object: hidden, so that a sample does not depend on the object counts of others.
+                # Empty queries are hidden, so that a sample does not depend on the numbers of objects of the others.
                 padding = F.pad(denoising.empty, (0, self.num_predictions))
         position = self._embed_points(reference)
         return Queries(torch.zeros_like(position), position, reference, mask, padding)

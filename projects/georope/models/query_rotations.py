@@ -1,4 +1,4 @@
-"""Where queries stand in the rotations of each decoder layer, and how far around."""
+"""The positions and uncertainties of queries in the rotations of each decoder layer."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ class QueryPositions:
         points: (B, Q, 3).
         temporal: (B, M, 3), of the memory's further keys of self-attention, or None.
         times: (B, Q + M), when all of them were seen, seconds from now; None for now.
-        drift: (B, Q, 3), how far what they stand for has moved since it was seen, as predicted; None for nowhere.
+        drift: (B, Q, 3), how far their objects have moved since they were seen, as predicted; None for nowhere.
     """
 
     points: Tensor
@@ -39,11 +39,12 @@ class QueryRotations:
         encoding, self_encoding: those of cross- and self-attention.
         positions: of the queries as they enter the decoder.
         predict: box codes (B, Q, 10), see ``box_code``, of a layer's normed output (B, Q, C).
-        moving: from the second layer on queries stand at the centres that the layer before them predicts. Else all
-            layers see them at ``positions``.
-        uncertain: ``dict(box=, drift=)``, scales of what makes a query in cross-attention a Gaussian about its place:
-            from the second layer on the box that the layer before it predicts (with 1 the variances are those of a
-            uniform box), and a share of ``drift`` as long as the query stands where it entered. None for points.
+        moving: from the second layer on, the position of a query is the centre that the layer before predicts for it.
+            Otherwise all layers use ``positions``.
+        uncertain: ``dict(box=, drift=)``: in cross-attention a query is a Gaussian around its position, None for a
+            point. From the second layer on it is as wide as the box that the layer before predicts, times ``box`` (1
+            gives the variances of a uniform box). While a query has the position with which it entered, it is also as
+            wide as its drift, times ``drift``.
     """
 
     def __init__(self, encoding: PositionEncoding, self_encoding: PositionEncoding, positions: QueryPositions,
@@ -63,7 +64,7 @@ class QueryRotations:
         return dict(query_rotation=self._cross(points, self._drift()), **self._self(points))
 
     def next(self, output: Tensor) -> dict[str, Rotation | None]:
-        """What changes after a layer with the normed ``output`` (B, Q, C); no gradient flows into it."""
+        """The rotations that change after a layer with the normed ``output`` (B, Q, C), which gets no gradient."""
         codes = self.predict(output.detach()).detach()
         points, spreads = self.positions.points, self._drift()
         if self.moving:
@@ -86,7 +87,7 @@ class QueryRotations:
         return rotate(points, spreads=torch.stack(spreads, dim=-2))
 
     def _self(self, points: Tensor) -> dict[str, Rotation | None]:
-        """The memory's keys stand behind the queries."""
+        """Of the queries, and of the keys: the queries and the memory's further keys behind them."""
         temporal, times = self.positions.temporal, self.positions.times
         own = keys = self.self_encoding.rotate_queries(points, None if times is None else times[:, :points.shape[1]])
         if temporal is not None:
@@ -108,7 +109,7 @@ def check_encodings(encoding: PositionEncoding, self_encoding: PositionEncoding,
         raise ValueError(f'uncertain_queries: {type(encoding).__name__} takes no spreads of queries; use '
                          'URoPE, LearnedDepth, RayRoPE or WorldRoPE as encoding')
     if moving_queries and not (encoding.codes_points or self_encoding.codes_points):
-        raise ValueError('moving_queries: no encoding of the head knows where queries are')
+        raise ValueError('moving_queries: no encoding of the head encodes the positions of queries')
 
 
 def box_spreads(codes: Tensor) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Encodings of cameras and places in the image, whose 3D queries have no place of their own (rope/README.md, 6)."""
+"""Encodings of cameras and of positions in the image; the positions of 3D queries do not enter (rope/README.md, 6)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ class Pluecker(PositionEncoding):
 
     Args:
         image_rope: shortest and longest wavelength, in widths and heights of the image, of a rotation of keys by their
-            place in the image (a baseline of URoPE's table; the values are our choice). Queries have no place there and
-            do not turn. None for none.
+            position in the image (a baseline of URoPE's table; the values are our choice). 3D queries have no such
+            position and do not turn. None for none.
     """
 
     decisive = ('frequencies',)
@@ -96,7 +96,7 @@ class GTA(PositionEncoding):
 
 
 class PRoPE(GTA):
-    """PRoPE (arXiv 2507.10496) for 3D queries: as ``GTA``, with the whole projection in place of the pose. Intrinsics
+    """PRoPE (arXiv 2507.10496) for 3D queries: as ``GTA``, with the whole projection instead of the pose. Intrinsics
     are in widths and heights of the image, from its centre."""
 
     def _axes(self, img2lidar: Tensor, width: float, height: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -106,7 +106,7 @@ class PRoPE(GTA):
 
 
 def _image_phase(rays: Rays, waves: Tensor) -> Tensor:
-    """Phases (B, 1, L, pairs) of places in the image, of u and of v, at frequencies in rad per width and height."""
+    """Phases (B, 1, L, pairs) of positions in the image, of u and of v, at frequencies in rad per width and height."""
     width, height = rays.image_size
     share = torch.stack((rays.pixels[..., 0] / width, rays.pixels[..., 1] / height), dim=-1)
     return (share[..., None] * waves).flatten(-2)[:, None]

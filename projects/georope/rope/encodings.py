@@ -1,4 +1,4 @@
-"""The rotary encodings of places: a support, bands and flags each. ``base.PositionEncoding`` is their interface."""
+"""Rotary encodings of 3D positions, each made of a support, bands and options; the interface is in ``base``."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,7 +50,7 @@ class RoPE3D(PositionEncoding):
         self.bands = Bands(bands, num_heads, head_dim)
 
     def rotate_queries(self, points: Tensor, times: Tensor | None = None, spreads: Tensor | None = None) -> Rotation:
-        """The exact rotation of ``points`` (B, Q, 3), metres, LiDAR frame; ``times`` play no part. With ``spreads``
+        """The exact rotation of ``points`` (B, Q, 3), metres, LiDAR frame; ``times`` are not used. With ``spreads``
         (B, Q, n, 3), standard deviations along n independent lines, in metres, its mean over a Gaussian."""
         with torch.autocast(points.device.type, enabled=False):
             dtype = torch.promote_types(points.dtype, torch.float32)
@@ -67,7 +67,7 @@ class RoPE3D(PositionEncoding):
 
 
 class BEVTimeRoPE(RoPE3D):
-    """RoPETR's code of queries (arXiv 2504.12643) for self- and temporal attention: RoPE on BEV x, y and on time.
+    """RoPETR's encoding of queries (arXiv 2504.12643) for self- and temporal attention: RoPE on BEV x, y and on time.
 
     Args:
         xy: shortest and longest wavelength in the BEV plane, metres.
@@ -89,7 +89,7 @@ class BEVTimeRoPE(RoPE3D):
 
 
 class URoPE(RoPE3D):
-    """URoPE (arXiv 2604.18747) between image tokens and 3D points: every head group sees a token at one fixed depth.
+    """URoPE (arXiv 2604.18747) between image tokens and 3D points: each group of heads has one fixed depth.
 
     Args:
         anchors: depths in metres, or ``dict(spacing='linspace' | 'lid' | 'log', num=, start=, stop=)``; the default is
@@ -110,7 +110,7 @@ class URoPE(RoPE3D):
         self.register_buffer('depths', fixed_anchors(anchors, num_heads, head_dim // 2, channel_wise), persistent=False)
 
     def token_depths(self, rays: Rays) -> Tensor:
-        """Depths of tokens in metres, broadcastable to (B, L, heads, pairs). To place tokens elsewhere, override it."""
+        """Depths of tokens in metres, broadcastable to (B, L, heads, pairs). Override it to move the tokens."""
         return self.depths
 
     def prepare(self, rays: Rays, metas: Sequence[dict] | None = None) -> Rotation:
@@ -228,7 +228,7 @@ class PredictedRoPE(RoPE3D):
 
 
 class LearnedDepth(PredictedRoPE):
-    """URoPE's ablation: every token at one predicted depth, taken as certain, or at one for each group of heads.
+    """URoPE's ablation: one predicted depth per token, taken as certain, or one for each group of heads.
 
     Args:
         anchors: the depth at which training starts, or as many as there are groups of heads, see ``fixed_anchors``.
@@ -281,15 +281,15 @@ class RayRoPE(PredictedRoPE):
 
 class WorldRoPE(PredictedRoPE):
     """WorldRoPE (arXiv 2610.16337) between image tokens and 3D points: the expected rotation over a predicted mixture
-    of Gaussians in depth and over the patch. What the paper does not tell is our choice, see rope/README.md, 3 to 5.
+    of Gaussians in depth and over the patch. What the paper does not say is our choice, see rope/README.md, 3 to 5.
 
     Args:
         anchors: means at which training starts, as for ``URoPE``: as many hypotheses.
         per_layer, bands, rotate_values, reference_focal, support: see ``PredictedRoPE``.
-        temperature: what makes up for the keys that uncertainty shrinks: ``'none'``; ``'learned'``, a scale per head;
+        temperature: scales keys, which uncertainty shortens, up again: ``'none'``; ``'learned'``, a scale per head;
             ``'key_rms'``, one over the root mean square of a token's coefficients; ``'token'``, that times a scale per
             head predicted from the token's features. Layers share what is learned of it.
-        max_temperature: the most that ``key_rms`` may be.
+        max_temperature: upper bound of ``key_rms``.
         query_deviation: standard deviation (x, y, z) in metres of a Gaussian around each query, about a box; its mean
             rotation damps the short waves of queries and outputs. None for exact points.
         depth_loss_weight: weight of ``depth_loss`` in ``losses``; 0 for none.
