@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from georope.models import PETRHead, box_code
 from georope.models.cameras import Cameras, padded_tokens
-from georope.models.memory import Slots
+from georope.models.memory import MemoryEntries
 from georope.rope import Rays
 
 OPSET = 18
@@ -31,7 +31,7 @@ class ExportedDetector(nn.Module):
 
     Inputs: ``images`` (N, 3, height, width) float32, 0 to 255, BGR, of the size that the test pipeline makes of them;
     ``lidar2img`` (N, 4, 4) float32, LiDAR point -> (u d, v d, d, 1) in pixels of these images. For a model with a
-    memory of M slots also
+    memory of M entries also
 
     - ``motion`` (4, 4): from the LiDAR frame of the previous frame to this one (computed in float64 from both poses),
     - ``elapsed`` (1,): seconds since then; ``continued`` (1,): 0 in the first frame of a scene, else 1,
@@ -136,8 +136,8 @@ class ExportedDetector(nn.Module):
 
 
 @dataclass(frozen=True)
-class _MaskedSlots(Slots):
-    """Slots that tell by a mask which of them are empty: a graph cannot count."""
+class _MaskedEntries(MemoryEntries):
+    """Entries that tell by a mask which of them are empty: a graph cannot count."""
 
     hidden: Tensor | None = None
 
@@ -152,7 +152,7 @@ class _TensorMemory:
     def __init__(self, length: int, start: Tensor, *inputs: Tensor) -> None:
         self.length, self.start, self.inputs = length, start, inputs
 
-    def get(self, frames, start_points: Tensor, channels: int) -> Slots:
+    def get(self, frames, start_points: Tensor, channels: int) -> MemoryEntries:
         motion, elapsed, continued, embedding, points, velocity, poses, ages, filled = self.inputs
         rotation, shift = motion[:3, :3], motion[:3, 3]
         kept = (embedding, _turn(points, rotation) + shift, velocity, _matmul4(motion, poses), ages + elapsed, filled)
@@ -165,16 +165,17 @@ class _TensorMemory:
                  torch.cat((eye, torch.zeros(rest, 4, 4, **like)))[None], torch.zeros(1, self.length, **like),
                  torch.cat((torch.ones(num, **like), torch.zeros(rest, **like)))[None])
         goes_on = continued > 0.5
-        *self.slots, self.filled = (torch.where(goes_on.view([1] * old.dim()), old, new)
+        *self.entries, self.filled = (torch.where(goes_on.view([1] * old.dim()), old, new)
                                     for old, new in zip(kept, fresh))
-        return _MaskedSlots(*self.slots, filled=(0, ), hidden=self.filled < 0.5)
+        return _MaskedEntries(*self.entries, filled=(0, ), hidden=self.filled < 0.5)
 
     def update(self, embedding: Tensor, points: Tensor, velocity: Tensor) -> None:
         num = points.shape[1]
         poses = torch.eye(4, device=points.device).expand(1, num, 4, 4)
         ones = torch.ones(1, num, device=points.device)
         new = (embedding, points, velocity, poses, ones - 1, ones)
-        self.new = tuple(torch.cat((x, old), dim=1)[:, :self.length] for x, old in zip(new, (*self.slots, self.filled)))
+        self.new = tuple(torch.cat((x, old), dim=1)[:, :self.length]
+                         for x, old in zip(new, (*self.entries, self.filled)))
 
 
 def _cross(a: Tensor, b: Tensor) -> Tensor:

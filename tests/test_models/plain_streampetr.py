@@ -84,7 +84,7 @@ class PlainStreamPETR:
         return self.norm('time_embedding.1', self.linear('time_embedding.0', sine(age, channels)))
 
     def embed_image(self, features, lidar2img, cam2img, chosen):
-        """Content and position of the tokens; slip: token t has the focal length of camera t % N."""
+        """Content and position of the tokens; known bug: token t has the focal length of camera t % N."""
         batch, cameras, channels, rows, columns = features.shape
         v, u = torch.meshgrid(STRIDE * (torch.arange(rows) + 0.5), STRIDE * (torch.arange(columns) + 0.5),
                               indexing='ij')
@@ -134,23 +134,23 @@ class PlainStreamPETR:
                                     time=memory['time'] - times[:, None])
 
     def noisy(self, truth, noise):
-        """Reference points, mask among queries, and (sample, slot, label, code) of denoising queries."""
+        """Reference points, mask among queries, and (sample, query, label, code) of denoising queries."""
         counts = [len(labels) for _, labels in truth]
-        slots = max(counts)
+        size = max(counts)
         boxes = torch.cat([boxes for boxes, _ in truth]).double().repeat(self.groups, 1)
         labels = torch.cat([labels for _, labels in truth]).repeat(self.groups)
-        where = [(i, group * slots + k) for group in range(self.groups) for i, count in enumerate(counts)
+        where = [(i, group * size + k) for group in range(self.groups) for i, count in enumerate(counts)
                  for k in range(count)]
-        sample, slot = (torch.tensor(x) for x in zip(*where))
+        sample, query = (torch.tensor(x) for x in zip(*where))
         shift = 2 * noise.double() - 1
         centre = ((boxes[:, :3] + shift * boxes[:, 3:6] / 2 - self.lower) / (self.upper - self.lower)).clamp(0, 1)
-        reference = torch.zeros(len(truth), self.groups * slots, 3).double()
-        reference[sample, slot] = centre
+        reference = torch.zeros(len(truth), self.groups * size, 3).double()
+        reference[sample, query] = centre
         labels[shift.norm(dim=1) > SPLIT] = self.classes
-        return reference, sample, slot, labels, encode(boxes)
+        return reference, sample, query, labels, encode(boxes)
 
     def forward(self, features, lidar2img, cam2img, poses, times, continued, chosen=None, truth=None, noise=None):
-        """One frame of all lanes; returns a dict. ``truth``: (boxes, labels) per lane, or None for no denoising."""
+        """One frame of all stream slots; a dict. ``truth``: (boxes, labels) per slot, or None for no denoising."""
         before = self.recall(poses, times, continued)
         reference = self.weights['reference_points.weight'].expand(len(times), -1, -1)
         first, mask, noisy = 0, None, None
@@ -199,8 +199,8 @@ class PlainStreamPETR:
         codes = torch.cat((centre, codes[..., 3:]), -1)
         results = dict(before=before, logits=logits[:, :, first:], codes=codes[:, :, first:])
         if noisy is not None:
-            sample, slot, results['dn_labels'], results['dn_targets'] = noisy
-            results.update(dn_logits=logits[:, sample, slot], dn_codes=codes[:, sample, slot])
+            sample, noisy_query, results['dn_labels'], results['dn_targets'] = noisy
+            results.update(dn_logits=logits[:, sample, noisy_query], dn_codes=codes[:, sample, noisy_query])
         self.remember(results['codes'][-1], results['logits'][-1], outputs[-1, :, first:], poses, times)
         return results
 

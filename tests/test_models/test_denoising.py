@@ -20,14 +20,14 @@ def test_layout(counts):
     torch.manual_seed(0)
     truth = targets(*counts)
     queries = Denoising(groups=4)(truth, PC_RANGE, 7, 10)
-    slots = max(counts)
-    assert queries.reference_points.shape == (len(counts), 4 * slots, 3)
+    size = max(counts)
+    assert queries.reference_points.shape == (len(counts), 4 * size, 3)
     assert len(queries.labels) == 4 * sum(counts)
     for i, count in enumerate(counts):
-        filled = ~queries.empty[i].reshape(4, slots)
+        filled = ~queries.empty[i].reshape(4, size)
         assert (filled.sum(1) == count).all() and filled[:, :count].all()
     lower, upper = PC_RANGE.chunk(2)
-    points = queries.reference_points[queries.sample, queries.slot] * (upper - lower) + lower
+    points = queries.reference_points[queries.sample, queries.query] * (upper - lower) + lower
     order = [(i, k) for _ in range(4) for i, count in enumerate(counts) for k in range(count)]
     clean = torch.stack([truth[i].boxes[k] for i, k in order])
     assert ((points - clean[:, :3]).abs() <= clean[:, 3:6] / 2 + 1e-4).all()

@@ -26,7 +26,7 @@ def head(golden):
 
 
 def build(golden, **options):
-    # The fixture is a released model's arithmetic: the reference's slips, no dropout.
+    # The fixture is a released model's arithmetic: the reference's known bugs, no dropout.
     config = dict(RECIPE, num_query=50, decoder=dict(dropout=0.0), compat=True) | options
     head = MODELS.build(config)
     state = {name: seeded(name, shape, rule) for name, shape, rule in golden[0]['state'] if rule != 'fixed'}
@@ -120,7 +120,7 @@ def test_training(golden, features, data_sample, case, monkeypatch):
         assert not queries.empty.any()
         assert torch.equal(queries.labels, arrays['train_dn.dn_known_labels'])
         assert torch.equal(queries.sample, arrays['train_dn.dn_batch_idx'])
-        assert torch.equal(queries.slot, arrays['train_dn.dn_map_index'])
+        assert torch.equal(queries.query, arrays['train_dn.dn_map_index'])
         close(results['dn_logits'][-1], arrays['train_dn.dn_cls_last'], LOGITS)
         close(results['dn_codes'][-1], arrays['train_dn.dn_box_last'], BOXES)
 

@@ -66,7 +66,7 @@ class Spy:
         self.head = head
         make, get = head._make_queries, head.memory.get
         monkeypatch.setattr(head, '_make_queries', lambda *args: self.set('queries', make(*args)))
-        monkeypatch.setattr(head.memory, 'get', lambda *args: self.set('slots', get(*args)))
+        monkeypatch.setattr(head.memory, 'get', lambda *args: self.set('entries', get(*args)))
         by_feat = head.loss_by_feat
         monkeypatch.setattr(head, 'loss_by_feat', lambda results, targets, noisy: (
             self.set('results', results), self.set('noisy', noisy), by_feat(results, targets, noisy))[-1])
@@ -76,9 +76,9 @@ class Spy:
         return value
 
     def check_memory(self, arrays, key, atol):
-        slots, kept = self.slots, self.head.memory._kept
+        entries, kept = self.entries, self.head.memory._kept
         # The reference keeps times negative.
-        for state, moment, sign in ((slots, f'{key}.mem_pre', 1), (kept, f'{key}.mem_post', -1)):
+        for state, moment, sign in ((entries, f'{key}.mem_pre', 1), (kept, f'{key}.mem_post', -1)):
             close(sign * state.times, arrays[f'{moment}.timestamp'], 1e-6)
             close(state.points, arrays[f'{moment}.reference_point'], max(atol, METRES))
             close(state.velocity, arrays[f'{moment}.velo'], atol)
@@ -113,7 +113,7 @@ def test_eval(golden, monkeypatch):
         assert torch.equal(labels, arrays[f'{key}.dec_labels'])
 
 
-@pytest.mark.parametrize('way', ['reset', 'lane', 'scene', 'switch'])
+@pytest.mark.parametrize('way', ['reset', 'slot', 'scene', 'switch'])
 def test_a_cleared_memory_is_a_scene_start(golden, way):
     head = build(golden)
     with torch.no_grad():
@@ -121,7 +121,7 @@ def test_a_cleared_memory_is_a_scene_start(golden, way):
         change = dict()
         if way == 'reset':
             head.memory.reset()
-        elif way == 'lane':
+        elif way == 'slot':
             head.memory.reset([0])
         elif way == 'switch':
             head.train().eval()
@@ -135,14 +135,14 @@ def test_a_cleared_memory_is_a_scene_start(golden, way):
 def test_lanes_change_scene_at_different_times(golden):
     """A batch whose items start anew in different frames gives each what it gives alone."""
     arrays, head = golden[1], build(golden)
-    order = ((0, 1, 2), (3, 0, 1))  # lane 1 is one frame behind
+    order = ((0, 1, 2), (3, 0, 1))  # slot 1 is one frame behind
     for first, second in zip(*order):
         with torch.no_grad():
             results = head(torch.cat((features(golden, first), features(golden, second))),
                            [frame(golden, first).metainfo, frame(golden, second).metainfo])
-        for lane, t in enumerate((first, second)):
-            close(results['logits'][-1, lane], arrays[f'eval.f{t}.cls_last'], LOGITS[t])
-            close(results['codes'][-1, lane], arrays[f'eval.f{t}.box_last'], BOXES[t])
+        for slot, t in enumerate((first, second)):
+            close(results['logits'][-1, slot], arrays[f'eval.f{t}.cls_last'], LOGITS[t])
+            close(results['codes'][-1, slot], arrays[f'eval.f{t}.box_last'], BOXES[t])
 
 
 def test_right_focal_lengths(golden, monkeypatch):

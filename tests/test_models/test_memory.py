@@ -1,4 +1,4 @@
-"""The memory alone: lanes, coordinates, resets."""
+"""The memory alone: stream slots, coordinates, resets."""
 import math
 
 import numpy as np
@@ -23,44 +23,44 @@ def meta(time=0.0, prev_exists=True, scene='s', x=0.0, yaw=0.0, **change):
 
 
 def step(memory, *metas, value=1.0, points=(10.0, 0, 0)):
-    """get, then update with 2 objects per lane."""
-    slots = memory.get(Frames.read(metas, torch.device('cpu')), START, 4)
+    """get, then update with 2 objects per slot."""
+    entries = memory.get(Frames.read(metas, torch.device('cpu')), START, 4)
     batch = len(metas)
     memory.update(torch.full((batch, 2, 4), value), torch.tensor(points).expand(batch, 2, 3),
                   torch.ones(batch, 2, 2))
-    return slots
+    return entries
 
 
 def test_a_scene_start():
-    slots = step(Memory(6), meta())
-    assert slots.filled == (2, ) and slots.empty.tolist() == [[False] * 2 + [True] * 4]
-    assert torch.equal(slots.points[0, :2], START.double()) and not slots.points[0, 2:].any()
-    assert torch.equal(slots.poses[0, :2], torch.eye(4).double().expand(2, 4, 4)) and not slots.poses[0, 2:].any()
-    assert not slots.embedding.any() and not slots.times.any() and not slots.velocity.any()
+    entries = step(Memory(6), meta())
+    assert entries.filled == (2, ) and entries.empty.tolist() == [[False] * 2 + [True] * 4]
+    assert torch.equal(entries.points[0, :2], START.double()) and not entries.points[0, 2:].any()
+    assert torch.equal(entries.poses[0, :2], torch.eye(4).double().expand(2, 4, 4)) and not entries.poses[0, 2:].any()
+    assert not entries.embedding.any() and not entries.times.any() and not entries.velocity.any()
 
 
 def test_objects_stay_where_they_were_seen():
     """A static object 10 m ahead; the vehicle turns left by 90 degrees and drives on; ages are exact."""
     memory = Memory(6)
     step(memory, meta(0.0, False))
-    slots = step(memory, meta(0.5, x=4.0, yaw=math.pi / 2))
-    torch.testing.assert_close(slots.points[0, 0], torch.tensor([0.0, -6, 0]).double(), atol=1e-9, rtol=0)
-    assert slots.times[0].tolist() == [0.5] * 6 and slots.filled == (4, )
-    torch.testing.assert_close(slots.poses[0, 0], torch.from_numpy(np.linalg.inv(pose(4, math.pi / 2)) @ pose()))
-    assert slots.velocity[0, 0].tolist() == [1, 1]  # as seen
-    assert slots.embedding[0, :, 0].tolist() == [1, 1, 0, 0, 0, 0]
-    slots = step(memory, meta(2.2, x=4.0), value=3.0)
-    # 10 m ahead of the turned vehicle is 10 m to the left of the straight one in the same place.
-    torch.testing.assert_close(slots.points[0, :4], torch.tensor([[0.0, 10, 0]] * 2 + [[6.0, 0, 0]] * 2).double(),
+    entries = step(memory, meta(0.5, x=4.0, yaw=math.pi / 2))
+    torch.testing.assert_close(entries.points[0, 0], torch.tensor([0.0, -6, 0]).double(), atol=1e-9, rtol=0)
+    assert entries.times[0].tolist() == [0.5] * 6 and entries.filled == (4, )
+    torch.testing.assert_close(entries.poses[0, 0], torch.from_numpy(np.linalg.inv(pose(4, math.pi / 2)) @ pose()))
+    assert entries.velocity[0, 0].tolist() == [1, 1]  # as seen
+    assert entries.embedding[0, :, 0].tolist() == [1, 1, 0, 0, 0, 0]
+    entries = step(memory, meta(2.2, x=4.0), value=3.0)
+    # 10 m ahead of the turned vehicle is 10 m to the left of the straight one at the same position.
+    torch.testing.assert_close(entries.points[0, :4], torch.tensor([[0.0, 10, 0]] * 2 + [[6.0, 0, 0]] * 2).double(),
                                atol=1e-9, rtol=0)
-    assert slots.filled == (6, ) and slots.times[0, [0, 2]].tolist() == pytest.approx([1.7, 2.2])
+    assert entries.filled == (6, ) and entries.times[0, [0, 2]].tolist() == pytest.approx([1.7, 2.2])
 
 
 def test_the_oldest_are_forgotten():
     memory = Memory(4)
     for i in range(5):
-        slots = step(memory, meta(0.5 * i, i > 0), value=float(i))
-    assert slots.embedding[0, :, 0].tolist() == [3, 3, 2, 2]
+        entries = step(memory, meta(0.5 * i, i > 0), value=float(i))
+    assert entries.embedding[0, :, 0].tolist() == [3, 3, 2, 2]
 
 
 def test_unix_times_in_float64():
@@ -72,21 +72,21 @@ def test_unix_times_in_float64():
 
 @pytest.mark.parametrize('change', [dict(prev_exists=False), dict(scene='t')], ids=['prev_exists', 'scene'])
 def test_lanes_are_apart_and_nan_does_not_outlive_a_start(change):
-    """Only the lane that starts anew forgets, and of its NaN nothing is left."""
+    """Only the slot that starts anew forgets, and of its NaN nothing is left."""
     memory = Memory(6)
     step(memory, meta(0.0, False), meta(3.0, False))
     step(memory, meta(0.5), meta(3.5), value=torch.nan, points=(torch.nan, torch.inf, 0))
-    slots = memory.get(Frames.read([meta(1.0, **change), meta(4.0)], torch.device('cpu')), START, 4)
+    entries = memory.get(Frames.read([meta(1.0, **change), meta(4.0)], torch.device('cpu')), START, 4)
     fresh = Memory(6).get(Frames.read([meta()], torch.device('cpu')), START, 4)
-    assert all(torch.equal(a[0], b[0]) for a, b in zip(slots.tensors().values(), fresh.tensors().values()))
-    assert slots.filled == (2, 6) and slots.embedding[1, 0].isnan().all()
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(entries.tensors().values(), fresh.tensors().values()))
+    assert entries.filled == (2, 6) and entries.embedding[1, 0].isnan().all()
 
 
-@pytest.mark.parametrize('lanes, filled', [(None, (2, 2)), ([1], (4, 2)), ([], (4, 4))])
-def test_reset(lanes, filled):
+@pytest.mark.parametrize('slots, filled', [(None, (2, 2)), ([1], (4, 2)), ([], (4, 4))])
+def test_reset(slots, filled):
     memory = Memory(6)
     step(memory, meta(), meta())
-    memory.reset(lanes)
+    memory.reset(slots)
     assert step(memory, meta(0.5), meta(0.5)).filled == filled
 
 

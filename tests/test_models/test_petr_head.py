@@ -9,7 +9,7 @@ from model_factory import POSITION_RANGE, STRIDE, UROPE, features, metas, sample
 from georope.models.assignment import Targets
 from georope.models.box_code import encode
 
-# The 3D embedding alone, both, the rotary code alone, and one that predicts places.
+# The 3D embedding alone, both, the rotary code alone, and one that predicts positions.
 POSITIONS = {
     'embedding': dict(),
     'hybrid': dict(encoding=UROPE),
@@ -130,7 +130,7 @@ def test_the_frame_may_be_moved():
 
 
 def test_focal_lengths_of_tokens():
-    """Token t belongs to camera t // (H * W); the reference's slip is t % N."""
+    """Token t belongs to camera t // (H * W); the reference's known bug is t % N."""
     cam2img = np.tile(np.eye(4), (3, 1, 1)) * np.array([1, 2, 3.0])[:, None, None]
     for compat, expected in ((False, [1, 1, 2, 2, 3, 3]), (True, [1, 2, 3, 1, 2, 3])):
         focal = tiny_head(compat=compat)._focal_lengths([dict(cam2img=cam2img)], 3, 2, torch.device('cpu'))

@@ -128,7 +128,7 @@ def test_propagated_queries_and_memory_keys_stand_where_their_velocities_bring_t
         torch.testing.assert_close(inputs[0].query_rotation.cos[:, :, 12:], crossed.cos, atol=2e-3, rtol=0)
     (off, before), (on, after) = seen
     assert torch.equal(before.reference, after.reference) and torch.equal(before.content, after.content)
-    assert torch.equal(before.position, after.position) and before.places is None
+    assert torch.equal(before.position, after.position) and before.points is None
     assert torch.equal(off.query_rotation.cos[:, :, :12], on.query_rotation.cos[:, :, :12])
     assert not torch.equal(off.query_rotation.cos[:, :, 12:], on.query_rotation.cos[:, :, 12:])
 

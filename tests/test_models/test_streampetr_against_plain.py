@@ -16,16 +16,16 @@ HEAD = dict(memory_len=12, topk_proposals=4, num_propagated=4, denoising=dict(gr
             compat=True)
 
 
-def lane(*frames):
-    """Frames (scene, number, objects) of one place in the batch; a scene's first one is not continued."""
+def slot(*frames):
+    """Frames (scene, number, objects) of one stream slot; a scene's first one is not continued."""
     return [stream_sample(scene, number, count, seed=10 * number + ord(scene),
                           prev_exists=i > 0 and frames[i - 1][0] == scene)
             for i, (scene, number, count) in enumerate(frames)]
 
 
-LANES = (lane(('a', 0, 3), ('a', 1, 0), ('a', 2, 7), ('a', 3, 20), ('a', 4, 2)),
-         lane(('b', 3, 1), ('b', 4, 0), ('c', 0, 0), ('c', 1, 5), ('c', 2, 0)),
-         lane(('d', 0, 2), ('e', 7, 0), ('e', 8, 4), ('f', 0, 1), ('f', 1, 1)))
+SLOTS = (slot(('a', 0, 3), ('a', 1, 0), ('a', 2, 7), ('a', 3, 20), ('a', 4, 2)),
+         slot(('b', 3, 1), ('b', 4, 0), ('c', 0, 0), ('c', 1, 5), ('c', 2, 0)),
+         slot(('d', 0, 2), ('e', 7, 0), ('e', 8, 4), ('f', 0, 1), ('f', 1, 1)))
 
 
 def stack(samples, key):
@@ -49,22 +49,22 @@ def close(actual, expected, name, atol=1e-4):
                                msg=lambda m: f'{name}: {m}')
 
 
-def check(head, results, plain, expected, slots):
+def check(head, results, plain, expected, entries):
     for name in ('logits', 'codes', 'dn_logits', 'dn_codes'):
         assert (name in expected) == (name in results and results[name].numel() > 0)
         if name in expected:
             close(results[name], expected[name], name)
     kept = head.memory._kept
     for name, ours in dict(embedding='embedding', point='points', velocity='velocity', pose='poses').items():
-        close(getattr(slots, ours), expected['before'][name], name)
+        close(getattr(entries, ours), expected['before'][name], name)
         close(getattr(kept, ours), plain.memory[name], name)
-    close(slots.times, expected['before']['time'], 'age', 1e-9)
+    close(entries.times, expected['before']['time'], 'age', 1e-9)
     close(-kept.times, plain.memory['time'], 'time', 1e-9)
 
 
 def watch(monkeypatch, head):
     seen, get, by_feat = {}, head.memory.get, head.loss_by_feat
-    monkeypatch.setattr(head.memory, 'get', lambda *args: seen.update(slots=get(*args)) or seen['slots'])
+    monkeypatch.setattr(head.memory, 'get', lambda *args: seen.update(entries=get(*args)) or seen['entries'])
     monkeypatch.setattr(head, 'loss_by_feat', lambda results, *args: (
         seen.update(results=results), by_feat(results, *args))[1])
     return seen
@@ -94,27 +94,27 @@ def test_lanes_change_scene_at_different_times(sizes, monkeypatch):
     head = tiny_head(type='georope.StreamPETRHead', **HEAD | dict(
         zip(('memory_len', 'topk_proposals', 'num_propagated'), sizes))).eval()
     plain, seen = PlainStreamPETR(head), watch(monkeypatch, head)
-    for t, samples in enumerate(zip(*LANES)):
+    for t, samples in enumerate(zip(*SLOTS)):
         tensor = features(3, seed=t)
         with torch.no_grad():
             results = head(tensor, metas(samples))
-        check(head, results, plain, plain_step(plain, tensor, samples), seen['slots'])
+        check(head, results, plain, plain_step(plain, tensor, samples), seen['entries'])
 
 
 @pytest.mark.parametrize('tokens', [None, 15])
 def test_training_with_unequal_object_counts(tokens, monkeypatch):
-    """Empty denoising slots are seen by their group, as in the reference; one lane, or all of them, without objects."""
+    """Empty denoising queries are seen by their group, as in the reference; one slot, or all, without objects."""
     head = tiny_head(type='georope.StreamPETRHead', **HEAD).train()
     plain, seen = PlainStreamPETR(head), watch(monkeypatch, head)
     generator = torch.Generator().manual_seed(0)
-    for t, samples in enumerate(zip(*LANES)):
+    for t, samples in enumerate(zip(*SLOTS)):
         tensor, truth = features(3, seed=t), truth_of(samples)
         chosen = tokens and torch.rand(3, 48, generator=generator).argsort(1)[:, :tokens]
         noise = torch.rand(3 * sum(len(labels) for _, labels in truth), 3, generator=generator)
         monkeypatch.setattr(head.denoising, 'sample_noise', lambda num, device, noise=noise: noise)
         losses = head.loss(tensor, samples, chosen)
         expected = plain_step(plain, tensor, samples, chosen=chosen, truth=truth, noise=noise)
-        check(head, seen['results'], plain, expected, seen['slots'])
+        check(head, seen['results'], plain, expected, seen['entries'])
         for name, loss in plain.losses(expected, truth).items():
             assert losses.pop(name).item() == pytest.approx(loss.item(), rel=1e-4), name
         assert not any(losses.values())  # those of denoising without objects
@@ -122,14 +122,14 @@ def test_training_with_unequal_object_counts(tokens, monkeypatch):
 
 @pytest.mark.parametrize('with_losses, head_grads, backbone_grads', [(2, 3, 2), (3, 3, 1), (2, 2, 4)])
 def test_windows(with_losses, head_grads, backbone_grads):
-    """Losses of the last frames and their gradients; a lane starts anew in mid window."""
+    """Losses of the last frames and their gradients; a slot starts anew in mid window."""
     model = tiny_streampetr(head=HEAD | dict(encoding=None), num_frame_losses=with_losses,
                             num_frame_head_grads=head_grads, num_frame_backbone_grads=backbone_grads)
-    head, lanes = model.pts_bbox_head, LANES[:2]
-    length, samples = len(lanes[0]), [frames[-1].clone() for frames in lanes]
-    for sample, frames in zip(samples, lanes):
+    head, slots = model.pts_bbox_head, SLOTS[:2]
+    length, samples = len(slots[0]), [frames[-1].clone() for frames in slots]
+    for sample, frames in zip(samples, slots):
         sample.frames = frames
-    truth = [truth_of(of_frame) for of_frame in zip(*lanes)]
+    truth = [truth_of(of_frame) for of_frame in zip(*slots)]
     generator = torch.Generator().manual_seed(0)
     imgs = torch.randn(2, length, 2, 3, 64, 96, generator=generator)
     noise = {t: torch.rand(3 * sum(len(labels) for _, labels in truth[t]), 3, generator=generator)
@@ -146,7 +146,7 @@ def test_windows(with_losses, head_grads, backbone_grads):
     for name, weight in plain.weights.items():
         weight.requires_grad_(not name.startswith('pseudo'))
     total = 0
-    for t, of_frame in enumerate(zip(*lanes)):
+    for t, of_frame in enumerate(zip(*slots)):
         if t not in noise:
             with torch.no_grad():
                 plain_step(plain, tensors[:, t], of_frame)

@@ -33,31 +33,31 @@ def close(actual, expected, atol=2e-4):
 @positions
 @pytest.mark.parametrize('compat', [False, True])
 def test_lanes_are_what_they_are_alone(options, compat):
-    """A batch whose lanes start anew in different frames, with other calibrations and ages."""
+    """A batch whose slots start anew in different frames, with other calibrations and ages."""
     head = stream_head(compat=compat, **options).eval()
-    lanes = [[stream_sample('a', i, seed=1) for i in (0, 1, 2, 3)],
+    slots = [[stream_sample('a', i, seed=1) for i in (0, 1, 2, 3)],
              [*(stream_sample('b', i, seed=2) for i in (5, 6)), *(stream_sample('c', i, seed=3) for i in (0, 1))]]
-    lanes[1][0].set_metainfo(dict(prev_exists=False))
+    slots[1][0].set_metainfo(dict(prev_exists=False))
     tensors = [features(2, seed=i) for i in range(4)]
-    together = [run(head, tensor, pair) for tensor, *pair in zip(tensors, *lanes)]
-    for i, lane in enumerate(lanes):
+    together = [run(head, tensor, pair) for tensor, *pair in zip(tensors, *slots)]
+    for i, slot in enumerate(slots):
         head.memory.reset()
-        for t, data_sample in enumerate(lane):
+        for t, data_sample in enumerate(slot):
             alone = run(head, tensors[t][i:i + 1], [data_sample])
             close({key: together[t][key][:, i:i + 1] for key in ('logits', 'codes')}, alone)
 
 
 def test_denoising_ignores_the_object_counts_of_others():
-    """With memory and unequal counts, a lane's denoising and other queries are what they are alone."""
+    """With memory and unequal counts, a slot's denoising and other queries are what they are alone."""
     head = stream_head(denoising=dict(groups=3, noise_scale=0)).train()
     seen, by_feat = {}, head.loss_by_feat
     head.loss_by_feat = lambda *args: seen.update(args[0], noisy=args[2]) or by_feat(*args)
 
-    def train(lanes):
+    def train(slots):
         head.memory.reset()
         for t in range(2):
-            batch = [stream_sample(f'{i}', t, num_boxes=(4, 1)[i], seed=i) for i in lanes]
-            head.loss(torch.cat([features(seed=10 * t + i) for i in lanes]), batch)
+            batch = [stream_sample(f'{i}', t, num_boxes=(4, 1)[i], seed=i) for i in slots]
+            head.loss(torch.cat([features(seed=10 * t + i) for i in slots]), batch)
         return dict(seen)
 
     together = train((0, 1))
@@ -80,7 +80,7 @@ def test_nothing_is_seen_in_empty_slots():
             run(head, features(), [stream_sample(frame=frame)])
         if compat:
             assert padding == [None] * 4
-        else:  # 12 slots, 4 of them queries: 8 further keys behind 16 queries
+        else:  # 12 entries, 4 of them queries: 8 further keys behind 16 queries
             assert [p[0, 16:].sum().item() for p in padding[:2]] == [8, 4] and not padding[0][:, :16].any()
             assert padding[2:] == [None] * 2
 
@@ -91,14 +91,14 @@ def test_self_attention_rotates_memory_points_of_the_current_frame():
     seen = []
     rotate = head.self_encoding.rotate_queries
     head.self_encoding.rotate_queries = lambda points, times: (seen.append((points, times)), rotate(points, times))[1]
-    get, slots = head.memory.get, []
-    head.memory.get = lambda *args: slots.append(get(*args)) or slots[0]
+    get, entries = head.memory.get, []
+    head.memory.get = lambda *args: entries.append(get(*args)) or entries[0]
     run(head, features(), [stream_sample(frame=1)])
     (points, times), (key_points, key_times) = seen
     lower, upper = head.pc_range.chunk(2)
     learned = head.reference_points.weight * (upper - lower) + lower
     assert points.shape == (1, 16, 3) and key_points.shape == (1, 24, 3)
-    torch.testing.assert_close(key_points[0], torch.cat((learned, slots[0].points[0].float())), atol=1e-4, rtol=0)
+    torch.testing.assert_close(key_points[0], torch.cat((learned, entries[0].points[0].float())), atol=1e-4, rtol=0)
     assert torch.equal(points, key_points[:, :16]) and torch.equal(times, key_times[:, :16])
     assert key_times[0].tolist() == [0.0] * 12 + [-0.5] * 12
 
@@ -121,12 +121,12 @@ def test_the_best_predictions_are_remembered():
     results = run(head, features(), [stream_sample()])
     scores = results['logits'][-1, 0].sigmoid().amax(-1)
     best = scores.argsort(descending=True)[:4]
-    slots = head.memory._kept
+    entries = head.memory._kept
     pose = torch.from_numpy(stream_sample().ego_pose)
-    torch.testing.assert_close(slots.points[0, :4], results['codes'][-1, 0, best, :3].double() @ pose[:3, :3].T
+    torch.testing.assert_close(entries.points[0, :4], results['codes'][-1, 0, best, :3].double() @ pose[:3, :3].T
                                + pose[:3, 3])
-    assert torch.equal(slots.embedding[0, :4], results['embeddings'][-1, 0, best])
-    assert torch.equal(slots.velocity[0, :4], results['codes'][-1, 0, best, 8:])
+    assert torch.equal(entries.embedding[0, :4], results['embeddings'][-1, 0, best])
+    assert torch.equal(entries.velocity[0, :4], results['codes'][-1, 0, best, 8:])
     assert results['logits'].shape[2] == 16  # propagated queries predict as well
 
 

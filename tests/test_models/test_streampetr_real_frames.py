@@ -54,7 +54,7 @@ def test_remembered_objects_stay_where_they_are(infos, training, monkeypatch):
         update(embedding.new_zeros(1, len(boxes), 32), frames[-1]['centres'], frames[-1]['velocity'])
 
     monkeypatch.setattr(memory, 'length', 200)  # room for all of them
-    monkeypatch.setattr(memory, 'get', lambda *args: frames[-1].setdefault('slots', get(*args)))
+    monkeypatch.setattr(memory, 'get', lambda *args: frames[-1].setdefault('entries', get(*args)))
     monkeypatch.setattr(memory, 'update', remember)
     for data in loader(infos, training):
         data = model.data_preprocessor(data, training)
@@ -68,17 +68,17 @@ def test_remembered_objects_stay_where_they_are(infos, training, monkeypatch):
             assert prediction.pred_instances_3d.bboxes_3d.tensor.isfinite().all()
 
     counts = [frame['centres'].shape[1] for frame in frames]
-    assert [frame['slots'].filled[0] for frame in frames[:3]] == [4, 4 + counts[0], 4 + counts[0] + counts[1]]
+    assert [frame['entries'].filled[0] for frame in frames[:3]] == [4, 4 + counts[0], 4 + counts[0] + counts[1]]
     for i, after in enumerate(frames[1:], 1):
-        slots, first = after['slots'], 0
+        entries, first = after['entries'], 0
         for before in range(i - 1, -1, -1):  # newest first
             own = slice(first, first + counts[before])
-            points, age = slots.points[0, own], slots.times[0, own]
+            points, age = entries.points[0, own], entries.times[0, own]
             assert age.tolist() == pytest.approx([0.5 * (i - before)] * len(age), abs=0.06)
             pose = torch.from_numpy(after['sample'].ego_pose)
             assert torch.cdist(points @ pose[:3, :3].T + pose[:3, 3], annotated).amin(1).max() < 0.01
             if before == i - 1:
-                velocity = slots.poses[0, own, :2, :2] @ slots.velocity[0, own, :, None].double()
+                velocity = entries.poses[0, own, :2, :2] @ entries.velocity[0, own, :, None].double()
                 now = points.clone()
                 now[:, :2] += velocity[..., 0] * age[:, None]
                 stale = frames[before]['centres'][0].double()

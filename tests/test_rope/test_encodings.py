@@ -104,7 +104,7 @@ def test_translation_changes_no_code_of_self_attention(cls, rotate_values):
 
 @pytest.mark.parametrize('name', ['gta', 'prope', 'pluecker'])
 def test_translation_changes_the_others(name):
-    """Documents a limit: their queries have no place of their own."""
+    """Documents a limit: their queries have no position of their own."""
     encoding, (query, tokens, points) = build(name), inputs()
     moved = both_samples() @ rigid(torch.eye(3), (-3.0, 1.0, 0.5))
     out = attend(encoding, query, tokens, points, both_samples())
@@ -458,8 +458,8 @@ def test_plueckers_keys_may_turn_by_their_place_in_the_image():
     """By as much at the same pixel of any camera, and values and queries never."""
     rays = Rays.from_lidar2img(both_samples(), FEATURES, 16)
     keys = Pluecker(8, 8, image_rope=(0.1, 2.0)).double().prepare(rays)
-    place = rays.pixels / torch.tensor([80.0, 48.0])
-    phase = 2 * math.pi * (place[..., None] / torch.tensor([0.1, 2.0]).double()).flatten(-2)
+    position = rays.pixels / torch.tensor([80.0, 48.0])
+    phase = 2 * math.pi * (position[..., None] / torch.tensor([0.1, 2.0]).double()).flatten(-2)
     torch.testing.assert_close(keys.cos[:, 0], phase.cos(), atol=1e-5, rtol=0)
     assert not keys.rotate_values and Pluecker(8, 8).prepare(rays) is None
 
@@ -477,8 +477,8 @@ def test_transform_is_matrices_on_half_of_the_channels():
     rays = Rays.from_lidar2img(both_samples(), FEATURES, 16)
     transform = GTA(8, 16).double().prepare(rays)
     # 2 pairs turn with u, 2 with v, at wavelengths of .1 and 2 widths or heights
-    place = rays.pixels / torch.tensor([80.0, 48.0])
-    phase = 2 * math.pi * (place[..., None] / torch.tensor([0.1, 2.0]).double()).flatten(-2)
+    position = rays.pixels / torch.tensor([80.0, 48.0])
+    phase = 2 * math.pi * (position[..., None] / torch.tensor([0.1, 2.0]).double()).flatten(-2)
     torch.testing.assert_close(transform.rotation.cos[:, 0], phase.cos(), atol=1e-5, rtol=0)
     torch.testing.assert_close(transform.rotation.sin[:, 0], phase.sin(), atol=1e-5, rtol=0)
     x = torch.randn(2, TOKENS, 8, 16).double()

@@ -68,7 +68,7 @@ def integrated(depth, deviation, along, side_u, side_v):
 
 def test_how_far_the_closed_form_is_off():
     """The bounds of the README for one hypothesis. A patch is a square that grows with depth; the closed form takes
-    depth and place in the patch as independent Gaussians."""
+    depth and position in the patch as independent Gaussians."""
     turns = torch.arange(0, 4.5, 0.5).double()  # rad that a deviation of depth turns the band by
 
     def worst(sigma, *spans):
@@ -82,7 +82,7 @@ def test_how_far_the_closed_form_is_off():
     assert worst(0.0, 1.0) < 0.001 and worst(0.0, 2.9) < 0.02 < worst(0.0, 3.0)
     assert worst(0.35, 0.5, 1.0) < 0.02 < worst(0.5, 0.5, 1.0) < 0.026
 
-    # Small turns: the variance of the phase is exact, that of doubt and patch together included.
+    # Small turns: the variance of the phase is exact, that of uncertainty and patch together included.
     side, along = torch.tensor([[0.01]]).double(), torch.tensor([[0.003]]).double()
     one = torch.ones(1, 1, 1).double()
     closed = torch.view_as_complex(expected_rotation(
@@ -196,12 +196,12 @@ def test_bearing_survives_doubt_under_mixed_bands():
         assert kept[0] <= c[short].abs().max() <= kept[1]
 
 
-@pytest.mark.parametrize('doubt', [1.0, 0.0])
-def test_gradients_of_the_closed_form(doubt, monkeypatch):
+@pytest.mark.parametrize('uncertainty', [1.0, 0.0])
+def test_gradients_of_the_closed_form(uncertainty, monkeypatch):
     monkeypatch.setattr('georope.rope.rotation.CACHED', 16)  # two tokens at a time
     torch.manual_seed(0)
     shape = (2, 3, 2)
-    inputs = (torch.rand(shape), 10 * torch.rand(shape), doubt * torch.rand(shape), torch.randn(2, 3, 8),
+    inputs = (torch.rand(shape), 10 * torch.rand(shape), uncertainty * torch.rand(shape), torch.randn(2, 3, 8),
               0.3 * torch.randn(2, 3, 8), 0.02 * torch.rand(2, 3, 8))
     assert torch.autograd.gradcheck(expected_rotation, [x.double().requires_grad_() for x in inputs])
 
@@ -244,7 +244,7 @@ def test_gradients_stay_finite_without_doubt_and_far_away(cls, spread):
 
 
 def test_temperature_is_one_at_collapse():
-    """One hypothesis, hardly any doubt, no extent."""
+    """One hypothesis, hardly any uncertainty, no extent."""
     rays = replace(chosen_rays(9), patch_variance=0)
     for temperature in ('none', 'learned', 'key_rms', 'token'):
         encoding = WorldRoPE(8, 32, [20], bands='mixed', temperature=temperature, spread=(1e-6, 1e-5, 0.5)).double()

@@ -59,8 +59,8 @@ def read_targets(data_samples: Sequence[Det3DDataSample], num_classes: int, devi
             label, box = target.labels[bad][0].item(), target.boxes[bad][0].tolist()
             raise InputError(f'sample {sample_name(sample.metainfo)}: its boxes must be finite with positive sizes '
                              f'(velocity may be NaN) and its labels below num_classes={num_classes}; {int(bad.sum())} '
-                             f'of {len(bad)} are not, the first has label {label} and is {box}. Labels are places in '
-                             'metainfo.classes of the dataset: num_classes of the head is their number.')
+                             f'of {len(bad)} are not, the first has label {label} and is {box}. Labels are positions '
+                             'in metainfo.classes of the dataset: num_classes of the head is their number.')
         boxes.append(target.boxes)
         labels.append(target.labels)
     counts = [len(own) for own in labels]

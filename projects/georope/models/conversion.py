@@ -55,7 +55,7 @@ class Conversion:
         matched: names of tensors taken as they are.
         converted: name -> what was done.
         missing: names of our model that the source does not have.
-        left: name of the source -> why it has no place in our model.
+        left: name of the source -> why our model has no such tensor.
         notes: what else to know.
     """
 
@@ -140,11 +140,12 @@ def convert(weights: Mapping[str, Tensor], model: nn.Module, era: str | None = N
         if prefix + EVA_MARK in weights:
             return _convert_eva(weights, prefix, model)
     layout = find_layout(weights)
-    result = Conversion(layout, era or find_era(layout, meta or {}))
+    era = era or find_era(layout, meta or {})
+    result = Conversion(layout, era)
     head = model.get_submodule('pts_bbox_head')
     if layout == 'stream' and not head.compat:
-        result.notes.append('note: these weights were trained with the slips that model.pts_bbox_head.compat=True '
-                            'repeats; without it their results differ a little')
+        result.notes.append('note: these weights were trained with known bugs of the reference that '
+                            'model.pts_bbox_head.compat=True repeats; without it their results differ a little')
     target = model.state_dict()
     rest = dict(weights)
     _drop_frozen(rest, head, result)
@@ -155,7 +156,7 @@ def convert(weights: Mapping[str, Tensor], model: nn.Module, era: str | None = N
     _refuse('the checkpoint lacks', [name for name in result.missing if not OPTIONAL.match(name)])
     for name, expected in target.items():
         if name in rest:
-            value, change = _adapt(name, rest[name], expected, layout, result.era)
+            value, change = _adapt(name, rest[name], expected, layout, era)
             if value.shape != expected.shape:
                 raise ValueError(f'{name} has the shape {tuple(rest[name].shape)}, the model wants '
                                  f'{tuple(expected.shape)}: the config is not that of the checkpoint')

@@ -1,11 +1,12 @@
 """The PETR decoder: self-attention among queries, cross-attention to all image tokens, FFN; norms after each.
 
-StreamPETR's is the same one with further keys in self-attention: what its memory holds and no query carries.
+StreamPETR's decoder has further keys in self-attention: the memory entries that are not queries.
 """
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from mmcv.cnn.bricks.transformer import FFN
@@ -29,7 +30,7 @@ class _Attention(nn.Module):
 
 @dataclass
 class LayerInputs:
-    """What all decoder layers get alike; see ``PETRDecoder.forward``. Keys are contents plus their additive positions.
+    """What all decoder layers share; see ``PETRDecoder.forward``. Keys are contents plus their additive positions.
 
     Attributes:
         query_pos: (B, Q, C).
@@ -53,8 +54,8 @@ class LayerInputs:
 class PETRDecoderLayer(nn.Module):
     """One layer; the arguments are those of ``PETRDecoder``.
 
-    Attention weights are dropped in self-attention only: the recipe whose numbers are published had none in
-    cross-attention (a slip of the reference), and we keep what was trained. All residuals and the FFN have dropout.
+    Attention weights have dropout in self-attention only: the published results were trained without it in
+    cross-attention (a known bug of the reference), and we keep that. All residuals and the FFN have dropout.
     """
 
     def __init__(self, embed_dims: int, num_heads: int, feedforward_channels: int, dropout: float) -> None:
@@ -78,7 +79,7 @@ class PETRDecoderLayer(nn.Module):
         self_attention, cross_attention = self.attentions
         positioned = query + inputs.query_pos
         self_key, self_value = positioned, query
-        if inputs.temporal is not None:
+        if inputs.temporal is not None and inputs.temporal_key is not None:
             self_key = torch.cat((self_key, inputs.temporal_key), dim=1)
             self_value = torch.cat((query, inputs.temporal), dim=1)
         query = self.norms[0](query + self_attention(
@@ -102,8 +103,8 @@ class PETRDecoder(nn.Module):
         with_cp: recompute the layers in the backward pass instead of keeping their activations.
         positional_bias: c > 0 starts the biases of cross-attention so that they add the kernel
             ``c^2 / sqrt(head_dim) * sum_w cos(w . (x_key - x_query))`` of a rotary encoding to its first logits:
-            queries look around their own place before any content is learnt (our choice). Nothing but a start: the
-            biases are trained.
+            queries look around their own position before any content is learnt (our choice). The biases are trained
+            on from there.
     """
 
     def __init__(self, embed_dims: int = 256, num_layers: int = 6, num_heads: int = 8,
@@ -127,7 +128,7 @@ class PETRDecoder(nn.Module):
                 nn.init.xavier_uniform_(module.in_proj_weight)
                 nn.init.zeros_(module.in_proj_bias)
         for layer in self.layers:
-            query_bias, key_bias, _ = layer.attentions[1].attn.in_proj_bias.data.chunk(3)
+            query_bias, key_bias, _ = layer.get_parameter('attentions.1.attn.in_proj_bias').data.chunk(3)
             query_bias[::2] = key_bias[::2] = self.positional_bias  # real parts of the pairs
 
     def forward(self, query: Tensor, query_pos: Tensor, memory: Tensor, memory_pos: Tensor | None,
@@ -136,7 +137,7 @@ class PETRDecoder(nn.Module):
                 memory_padding: Tensor | None = None, temporal: Tensor | None = None,
                 temporal_pos: Tensor | None = None, self_query_rotation: Rotation | None = None,
                 self_key_rotation: Rotation | None = None,
-                move: Callable[[Tensor], dict[str, Rotation | None]] | None = None) -> Tensor:
+                move: Callable[[Tensor], dict[str, Any]] | None = None) -> Tensor:
         """Decode.
 
         Args:
@@ -151,17 +152,17 @@ class PETRDecoder(nn.Module):
                 behind the queries; None for none (M = 0). No layer changes them.
             self_query_rotation: of the queries in self-attention.
             self_key_rotation: of the queries and of ``temporal`` behind them.
-            move: tells from the normed output (B, Q, C) of each layer but the last which of the three rotations of
-                queries are others from there on; None for the same in all layers.
+            move: maps the normed output (B, Q, C) of a layer to those of the three rotations of queries that change
+                from the next layer on; None if all layers share them.
 
         Returns:
             (layers, B, Q, C), normed.
         """
         inputs = LayerInputs(
-            query_pos, memory, memory if memory_pos is None else memory + memory_pos, query_rotation, query_mask,
-            query_padding, memory_padding, temporal, None if temporal is None else temporal + temporal_pos,
-            self_query_rotation, self_key_rotation)
-        outputs = []
+            query_pos, memory, _key(memory, memory_pos), query_rotation, query_mask, query_padding, memory_padding,
+            temporal, None if temporal is None else _key(temporal, temporal_pos), self_query_rotation,
+            self_key_rotation)
+        outputs: list[Tensor] = []
         for layer, key_rotation in zip(self.layers, key_rotations):
             if move is not None and outputs:
                 inputs = replace(inputs, **move(outputs[-1]))
@@ -171,3 +172,7 @@ class PETRDecoder(nn.Module):
                 query = layer(query, key_rotation, inputs)
             outputs.append(self.post_norm(query))
         return torch.stack(outputs)
+
+
+def _key(content: Tensor, position: Tensor | None) -> Tensor:
+    return content if position is None else content + position

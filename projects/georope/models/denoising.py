@@ -17,25 +17,26 @@ from .assignment import Targets
 
 @dataclass(frozen=True)
 class DenoisingQueries:
-    """Noisy objects of a batch, laid out in ``groups * slots`` queries per sample (slots: most objects of a sample).
+    """Noisy objects of a batch, laid out in ``groups * size`` queries per sample; ``size`` is the number of
+    objects of the sample that has most.
 
     The M noisy objects are ordered by group, then sample, then object.
 
     Attributes:
-        reference_points: (B, groups * slots, 3), normalised; 0 where a slot is empty.
-        empty: bool (B, groups * slots), True where a slot holds no object.
-        mask: bool (groups * slots + Q, groups * slots + Q), True where a query must not see another; the denoising
+        reference_points: (B, groups * size, 3), normalised; 0 where a query is empty.
+        empty: bool (B, groups * size), True where a query holds no object.
+        mask: bool (groups * size + Q, groups * size + Q), True where a query must not see another; the denoising
             queries come first.
-        sample, slot: (M,) where each noisy object sits.
-        labels: (M,) its class, or ``num_classes`` (background) where the noise carried it too far away.
-        codes: (M, 10) the clean box.
+        sample, query: (M,) indices of the sample and the query of each noisy object.
+        labels: (M,) classes, or ``num_classes`` (background) where the noise carried it too far away.
+        codes: (M, 10) codes of the clean boxes.
     """
 
     reference_points: Tensor
     empty: Tensor
     mask: Tensor
     sample: Tensor
-    slot: Tensor
+    query: Tensor
     labels: Tensor
     codes: Tensor
 
@@ -85,24 +86,24 @@ class Denoising:
         """
         device = pc_range.device
         counts = [len(target.labels) for target in targets]
-        slots = max(counts)
+        size = max(counts)
         boxes = torch.cat([target.boxes for target in targets]).repeat(self.groups, 1)
         labels = torch.cat([target.labels for target in targets]).repeat(self.groups)
         sample = torch.cat([torch.full((count, ), i) for i, count in enumerate(counts)]).repeat(self.groups)
-        slot = torch.cat([torch.arange(count) for count in counts]).repeat(self.groups)
-        slot += slots * torch.arange(self.groups).repeat_interleave(sum(counts))
-        sample, slot = to_device(torch.stack((sample, slot)), device)
+        query = torch.cat([torch.arange(count) for count in counts]).repeat(self.groups)
+        query += size * torch.arange(self.groups).repeat_interleave(sum(counts))
+        sample, query = to_device(torch.stack((sample, query)), device)
 
         move = (2 * self.sample_noise(len(boxes), device) - 1) * self.noise_scale
         lower, upper = pc_range.chunk(2)
         centre = ((boxes[:, :3] + move * boxes[:, 3:6] / 2 - lower) / (upper - lower)).clamp(0, 1)
         labels = torch.where(move.norm(dim=-1) > self.split, num_classes, labels)
 
-        reference_points = centre.new_zeros(len(targets), self.groups * slots, 3)
-        reference_points[sample, slot] = centre
+        reference_points = centre.new_zeros(len(targets), self.groups * size, 3)
+        reference_points[sample, query] = centre
         empty = torch.ones(reference_points.shape[:2], dtype=torch.bool, device=device)
-        empty[sample, slot] = False
-        group = torch.arange(self.groups, device=device).repeat_interleave(slots)
+        empty[sample, query] = False
+        group = torch.arange(self.groups, device=device).repeat_interleave(size)
         group = F.pad(group, (0, num_query), value=-1)
         mask = (group >= 0) & (group != group[:, None])
-        return DenoisingQueries(reference_points, empty, mask, sample, slot, labels, box_code.encode(boxes))
+        return DenoisingQueries(reference_points, empty, mask, sample, query, labels, box_code.encode(boxes))

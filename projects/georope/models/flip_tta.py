@@ -79,10 +79,10 @@ def merge(first: InstanceData, second: InstanceData, distance: float, max_num: i
     both = torch.stack((boxes[rows], others[columns]))
     means = (both * weights).sum(0)
     means[:, 6] = torch.atan2(*((angle * weights[..., 0]).sum(0) for angle in (both[..., 6].sin(), both[..., 6].cos())))
-    free, other_free = torch.tensor(free, dtype=torch.bool), torch.tensor(other_free, dtype=torch.bool)
-    merged = torch.cat((means, boxes[free], others[other_free]))
-    merged_scores = torch.cat((scores[rows] + other_scores[columns], scores[free], other_scores[other_free])) / 2
-    merged_labels = torch.cat((labels[rows], labels[free], other_labels[other_free]))
+    alone, other_alone = torch.tensor(free, dtype=torch.bool), torch.tensor(other_free, dtype=torch.bool)
+    merged = torch.cat((means, boxes[alone], others[other_alone]))
+    merged_scores = torch.cat((scores[rows] + other_scores[columns], scores[alone], other_scores[other_alone])) / 2
+    merged_labels = torch.cat((labels[rows], labels[alone], other_labels[other_alone]))
     best = merged_scores.argsort(descending=True, stable=True)[:max_num]
     device = first.scores_3d.device
     return InstanceData(bboxes_3d=LiDARInstance3DBoxes(merged[best].to(device), box_dim=9),

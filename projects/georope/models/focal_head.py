@@ -200,7 +200,7 @@ class FocalHead(BaseModule):
                     raise InputError(f'sample {name}, camera {i}: 2D boxes and centres must be finite and labels below '
                                      f'num_classes={self.num_classes}; of {len(truth.labels)} labels the least is '
                                      f'{int(truth.labels.min())}, the largest {int(truth.labels.max())}. They are '
-                                     'places in metainfo.classes of the dataset.')
+                                     'positions in metainfo.classes of the dataset.')
                 images.append(truth)
         counts = [len(truth) for truth in images]
         moved = (to_device(torch.cat([getattr(truth, name) for truth in images]), device).split(counts)

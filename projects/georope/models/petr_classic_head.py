@@ -1,16 +1,19 @@
 """The head of PETR as first published (arXiv 2203.05625): megvii's repository and mmdet3d's projects/PETR."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from georope.registry import MODELS
 
+from .branches import mlp
 from .cameras import Cameras
 from .embeddings import frustum_coordinates, inverse_sigmoid, sine_embedding
-from .petr_head import DEPTH_BINS, PETRHead, _mlp
+from .petr_head import DEPTH_BINS, PETRHead
 
 
 @MODELS.register_module()
@@ -28,17 +31,18 @@ class PETRClassicHead(PETRHead):
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        for layer in self.transformer['decoder'].layers:
+        layer: Any
+        for layer in self.decoder.layers:
             self_attention, cross_attention = layer.attentions
             cross_attention.attn.dropout = self_attention.attn.dropout
 
     def _build_image_layers(self, in_channels: int, embed_dims: int) -> None:
         self.input_proj = nn.Linear(in_channels, embed_dims)
         if self.position_embedding:
-            self.position_encoder = _mlp(3 * DEPTH_BINS, 4 * embed_dims, embed_dims)
-            self.adapt_pos3d = _mlp(embed_dims * 3 // 2, 4 * embed_dims, embed_dims)
+            self.position_encoder = mlp(3 * DEPTH_BINS, 4 * embed_dims, embed_dims)
+            self.adapt_pos3d = mlp(embed_dims * 3 // 2, 4 * embed_dims, embed_dims)
 
-    def _focal_lengths(self, *args) -> None:
+    def _focal_lengths(self, metas: Sequence[dict], cameras: int, per_camera: int, device: torch.device) -> None:
         """Nothing here looks at them."""
 
     def _embed_tokens(self, tokens: Tensor, cameras: Cameras,
@@ -54,7 +58,7 @@ class PETRClassicHead(PETRHead):
         if cameras.padding is not None:
             valid = valid.masked_fill(cameras.padding, 0)
         cells = _cell_positions(valid.unflatten(1, grid)).flatten(1, 3)
-        sine = sine_embedding(cells, self.adapt_pos3d[0].in_features // 3).flatten(-2)
+        sine = sine_embedding(cells, self.embed_dims // 2).flatten(-2)
         return content, self.position_encoder(inverse_sigmoid(coordinates)) + self.adapt_pos3d(sine)
 
 

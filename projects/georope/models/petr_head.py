@@ -6,9 +6,7 @@ weights. On top stands a rotary encoding between image tokens and queries, see `
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from inspect import signature
-from typing import Any
+from typing import cast
 
 import torch
 from mmdet.utils import reduce_mean
@@ -20,68 +18,30 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from georope.registry import MODELS, TASK_UTILS
-from georope.rope import Rays
+from georope.rope import PositionEncoding, Rays
 from georope.rope.transfer import to_device
 
 from . import box_code
 from .assignment import Targets, match, read_targets
+from .branches import cls_branch, mlp, reg_branch
 from .cameras import Cameras, padded_tokens, stack_matrices
 from .decoder import PETRDecoder
+from .decoder_inputs import ImageTokens, Queries
 from .denoising import Denoising, DenoisingQueries
 from .embeddings import MLN, SEGate, cone_code, frustum_coordinates, inverse_sigmoid, lid_depths, sine_embedding_3d
 from .losses import check_losses, check_predictions
-from .query_rotations import QueryPlaces, QueryRotations
+from .query_rotations import QueryPositions, QueryRotations, check_encodings
 
 DEPTH_BINS = 64
-
-
-@dataclass
-class ImageTokens:
-    """What queries attend to: content (B, L, C), position (B, L, C) or None, bool padding (B, L) or None for none, and
-    what the encoding prepared of their rays."""
-
-    content: Tensor
-    position: Tensor | None
-    padding: Tensor | None
-    frame: Any
-
-
-@dataclass
-class Queries:
-    """What enters the decoder, see ``PETRDecoder.forward``.
-
-    Attributes:
-        content, position: (B, Q, C).
-        reference: (B, Q, 3) reference points, fractions of ``pc_range``.
-        mask: bool (Q, Q + M) or None.
-        padding: bool (B, Q + M) or None.
-        temporal, temporal_pos: (B, M, C), the memory's further keys, or None.
-        temporal_points: (B, M, 3) where they are, metres, or None.
-        times: (B, Q + M) when all of them were seen, seconds from now (the past is negative), None for now.
-        places: (B, Q, 3) where rotations take the queries to be, metres; None for their reference points.
-        drift: see ``QueryPlaces``.
-    """
-
-    content: Tensor
-    position: Tensor
-    reference: Tensor
-    mask: Tensor | None = None
-    padding: Tensor | None = None
-    temporal: Tensor | None = None
-    temporal_pos: Tensor | None = None
-    temporal_points: Tensor | None = None
-    times: Tensor | None = None
-    places: Tensor | None = None
-    drift: Tensor | None = None
 
 
 def _decode(head: PETRHead, image: ImageTokens, queries: Queries) -> Tensor:
     """(layers, B, Q, C). A function, not a method: compiled, a copy of the head must not run with the first one's
     weights."""
-    decoder, encoding = head.transformer['decoder'], head.encoding
-    points = head._to_metres(queries.reference) if queries.places is None else queries.places
+    decoder, encoding = head.decoder, head.encoding
+    points = head._to_metres(queries.reference) if queries.points is None else queries.points
     rotations = QueryRotations(
-        encoding, head.self_encoding, QueryPlaces(points, queries.temporal_points, queries.times, queries.drift),
+        encoding, head.self_encoding, QueryPositions(points, queries.temporal_points, queries.times, queries.drift),
         lambda output: head._predict_codes(output, queries.reference), head.moving_queries, head.uncertain_queries)
     return decoder(
         queries.content, queries.position, image.content, image.position,
@@ -95,9 +55,9 @@ def _decode(head: PETRHead, image: ImageTokens, queries: Queries) -> Tensor:
 class PETRHead(BaseModule):
     """PETR head with denoising queries, Hungarian assignment and no suppression.
 
-    On purpose other than in the reference, without effect on released weights: padding is masked; samples without
+    It differs from the reference on purpose, without effect on released weights: padding is masked; samples without
     objects train; an unknown velocity takes out two numbers of a box, not the object; averages are over all ranks;
-    values that are not finite are an error, not a zero. Other slips of the reference come back with ``compat``.
+    values that are not finite are an error, not a zero. ``compat`` repeats the known bugs of the reference.
 
     Args:
         num_classes: classes.
@@ -122,11 +82,18 @@ class PETRHead(BaseModule):
         decoder: arguments of ``PETRDecoder``.
         denoising: arguments of ``Denoising``; None for none.
         code_weights: weights of the ten numbers of a box code, in the assignment and in the loss.
-        compat: repeat the slips of the StreamPETR repository that its released weights were trained with: token t has
-            the focal length of camera ``t % N`` instead of its own; empty denoising slots are seen by their group.
+        compat: repeat the known bugs of the StreamPETR repository, with which its released weights were trained: image
+            token t has the focal length of camera ``t % N`` instead of its own camera's; empty denoising queries take
+            part in the attention of their group.
     """
 
     _decode = staticmethod(_decode)
+    encoding: PositionEncoding
+    self_encoding: PositionEncoding
+    pc_range: Tensor
+    position_range: Tensor
+    code_weights: Tensor
+    depths: Tensor
 
     def __init__(self,
                  num_classes: int,
@@ -154,6 +121,7 @@ class PETRHead(BaseModule):
         if len(code_weights) != box_code.CODE_SIZE:
             raise ValueError(f'code_weights must have {box_code.CODE_SIZE} numbers, not {len(code_weights)}')
         self.num_classes = num_classes
+        self.embed_dims = embed_dims
         self.num_query = num_query
         self.stride = stride
         self.compat = compat
@@ -165,30 +133,18 @@ class PETRHead(BaseModule):
         self._build_image_layers(in_channels, embed_dims)
 
         self.reference_points = nn.Embedding(num_query, 3)
-        self.query_embedding = _mlp(embed_dims * 3 // 2, embed_dims, embed_dims)
+        self.query_embedding = mlp(embed_dims * 3 // 2, embed_dims, embed_dims)
         self.transformer = nn.ModuleDict(dict(decoder=PETRDecoder(embed_dims, **(decoder or {}))))
-        num_layers = len(self.transformer['decoder'].layers)
-        num_heads = self.transformer['decoder'].num_heads
+        num_layers, num_heads = len(self.decoder.layers), self.decoder.num_heads
         self.encoding, self.self_encoding = (
             MODELS.build(cfg or dict(type='georope.NoEncoding'), default_args=dict(
                 num_heads=num_heads, head_dim=embed_dims // num_heads, num_layers=num_layers))
             for cfg in (encoding, self_encoding))
-        if self.encoding.codes_points and not self.encoding.codes_tokens:
-            raise ValueError(f'encoding: {type(self.encoding).__name__} codes points alone; use it as self_encoding')
-        if self.self_encoding.codes_tokens:
-            raise ValueError(f'self_encoding: {type(self.self_encoding).__name__} codes image tokens; use '
-                             'georope.RoPE3D or georope.BEVTimeRoPE')
-        if uncertain_queries is not None and set(uncertain_queries) != {'box', 'drift'}:
-            raise ValueError(f'uncertain_queries must be dict(box=, drift=), not {uncertain_queries}')
-        if uncertain_queries is not None and 'spreads' not in signature(self.encoding.rotate_queries).parameters:
-            raise ValueError(f'uncertain_queries: {type(self.encoding).__name__} takes no spreads of queries; use '
-                             'URoPE, LearnedDepth, RayRoPE or WorldRoPE as encoding')
-        if moving_queries and not (self.encoding.codes_points or self.self_encoding.codes_points):
-            raise ValueError('moving_queries: no encoding of the head knows where queries are')
+        check_encodings(self.encoding, self.self_encoding, moving_queries, uncertain_queries)
         self.moving_queries, self.uncertain_queries = moving_queries, uncertain_queries
         # One branch serves all layers; the list only gives it the names that released weights have.
-        self.cls_branches = nn.ModuleList([_cls_branch(embed_dims, num_classes)] * num_layers)
-        self.reg_branches = nn.ModuleList([_reg_branch(embed_dims)] * num_layers)
+        self.cls_branches = nn.ModuleList([cls_branch(embed_dims, num_classes)] * num_layers)
+        self.reg_branches = nn.ModuleList([reg_branch(embed_dims)] * num_layers)
 
         self.denoising = None if denoising is None else Denoising(**denoising)
         self.bbox_coder = TASK_UTILS.build(bbox_coder)
@@ -198,9 +154,9 @@ class PETRHead(BaseModule):
 
     def _build_image_layers(self, in_channels: int, embed_dims: int) -> None:
         """What ``_embed_tokens`` needs."""
-        self.memory_embed = _mlp(in_channels, embed_dims, embed_dims)
+        self.memory_embed = mlp(in_channels, embed_dims, embed_dims)
         if self.position_embedding:
-            self.position_encoder = _mlp(3 * DEPTH_BINS, 4 * embed_dims, embed_dims)
+            self.position_encoder = mlp(3 * DEPTH_BINS, 4 * embed_dims, embed_dims)
             self.featurized_pe = SEGate(embed_dims)
             self.spatial_alignment = MLN(8, embed_dims)
 
@@ -208,12 +164,17 @@ class PETRHead(BaseModule):
         """Reference points spread over the range, DETR's decoder weights, classes that start at a score of 0.01."""
         super().init_weights()
         nn.init.uniform_(self.reference_points.weight)
-        self.transformer['decoder'].init_weights()
-        nn.init.constant_(self.cls_branches[0][-1].bias, bias_init_with_prob(0.01))
+        self.decoder.init_weights()
+        *_, bias = self.cls_branches[0].parameters()
+        nn.init.constant_(bias, bias_init_with_prob(0.01))
 
     def compile(self, **options) -> None:
         """Rotations and decoder by ``torch.compile``, whose ``options`` these are. Names of parameters stay."""
         self._decode = torch.compile(_decode, **options)
+
+    @property
+    def decoder(self) -> PETRDecoder:
+        return cast(PETRDecoder, self.transformer['decoder'])
 
     @property
     def num_predictions(self) -> int:
@@ -251,8 +212,8 @@ class PETRHead(BaseModule):
         if self.encoding.has_losses:
             results['image'] = image
         if denoising is not None:
-            results['dn_logits'] = logits[:, denoising.sample, denoising.slot]
-            results['dn_codes'] = codes[:, denoising.sample, denoising.slot]
+            results['dn_logits'] = logits[:, denoising.sample, denoising.query]
+            results['dn_codes'] = codes[:, denoising.sample, denoising.query]
         return results
 
     def loss(self, features: Tensor, data_samples: Sequence, tokens: Tensor | None = None) -> dict[str, Tensor]:
@@ -304,6 +265,7 @@ class PETRHead(BaseModule):
                 logits.flatten(0, 1), labels.flatten(), avg_factor=num_positives)
             losses[f'{prefix}loss_bbox'] = self._box_loss(codes.flatten(0, 1)[positive], true_codes, num_positives)
             if denoising is not None:
+                assert self.denoising is not None, 'denoising queries come from it'
                 kept = (totals[1] * self.denoising.positive_share).clamp(min=least)
                 weight = self.denoising.loss_weight
                 losses[f'{prefix}dn_loss_cls'] = weight * self.loss_cls(
@@ -337,19 +299,19 @@ class PETRHead(BaseModule):
 
     def _embed_image(self, features: Tensor, metas: Sequence[dict], chosen: Tensor | None) -> ImageTokens:
         """The image tokens; arguments as in ``forward``."""
-        _, num_cameras, _, *size = features.shape
-        cameras = self._read_cameras(metas, num_cameras, size, features.device)
+        _, num_cameras, _, rows, columns = features.shape
+        cameras = self._read_cameras(metas, num_cameras, (rows, columns), features.device)
         tokens = features.flatten(3).transpose(2, 3).flatten(1, 2)
         if chosen is not None:
             cameras = cameras.select(chosen)
             tokens = tokens.gather(1, chosen[..., None].expand(-1, -1, tokens.shape[-1]))
-        content, position = self._embed_tokens(tokens, cameras, (num_cameras, *size))
+        content, position = self._embed_tokens(tokens, cameras, (num_cameras, rows, columns))
         absolute = self.encoding.embed_keys(cameras.rays)
         if absolute is not None:
             position = absolute if position is None else position + absolute
         return ImageTokens(content, position, cameras.padding, self.encoding.prepare(cameras.rays, metas))
 
-    def _read_cameras(self, metas: Sequence[dict], num_cameras: int, size: Sequence[int],
+    def _read_cameras(self, metas: Sequence[dict], num_cameras: int, size: tuple[int, int],
                       device: torch.device) -> Cameras:
         """Those of a feature map of ``size`` (rows, columns)."""
         lidar2img = stack_matrices(metas, 'lidar2img', num_cameras, 4)
@@ -359,7 +321,8 @@ class PETRHead(BaseModule):
         focal_lengths = self._focal_lengths(metas, num_cameras, per_camera, device) if self.position_embedding else None
         return Cameras(rays, focal_lengths, padding)
 
-    def _focal_lengths(self, metas: Sequence[dict], cameras: int, per_camera: int, device: torch.device) -> Tensor:
+    def _focal_lengths(self, metas: Sequence[dict], cameras: int, per_camera: int,
+                       device: torch.device) -> Tensor | None:
         """Of each token: (B, L, 2), pixels; negative where an image is flipped."""
         cam2img = stack_matrices(metas, 'cam2img', cameras, 3)
         return self._to_tokens(to_device(cam2img.diagonal(dim1=-2, dim2=-1)[..., :2].float(), device), per_camera)
@@ -377,6 +340,7 @@ class PETRHead(BaseModule):
         content = self.memory_embed(tokens)
         if not self.position_embedding:
             return F.layer_norm(content, content.shape[-1:]), None
+        assert cameras.focal_lengths is not None, '_read_cameras reads them for the position embedding'
         coordinates = frustum_coordinates(cameras.rays, self.depths, self.position_range)
         content = self.spatial_alignment(content, cone_code(coordinates, cameras.focal_lengths))
         return content, self.featurized_pe(self.position_encoder(inverse_sigmoid(coordinates)), content)
@@ -390,14 +354,14 @@ class PETRHead(BaseModule):
             reference = torch.cat((denoising.reference_points, reference), dim=1)
             mask = denoising.mask
             if not self.compat:
-                # An empty slot is no object: hidden, so that a sample does not depend on the object counts of others.
+                # Empty queries are hidden, so that a sample does not depend on the numbers of objects of the others.
                 padding = F.pad(denoising.empty, (0, self.num_predictions))
         position = self._embed_points(reference)
         return Queries(torch.zeros_like(position), position, reference, mask, padding)
 
     def _embed_points(self, reference: Tensor) -> Tensor:
         """Additive position (..., C) of reference points (..., 3)."""
-        return self.query_embedding(sine_embedding_3d(reference, self.query_embedding[0].in_features // 3))
+        return self.query_embedding(sine_embedding_3d(reference, self.embed_dims // 2))
 
     def _predict_codes(self, outputs: Tensor, reference: Tensor) -> Tensor:
         """Box codes (..., B, Q, 10) of normed outputs (..., B, Q, C) at reference points (B, Q, 3).
@@ -427,17 +391,3 @@ class PETRHead(BaseModule):
         known = true_codes.isfinite()
         return self.loss_bbox(codes, torch.where(known, true_codes, 0), known * self.code_weights,
                               avg_factor=avg_factor)
-
-
-def _mlp(in_channels: int, hidden: int, out_channels: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(in_channels, hidden), nn.ReLU(), nn.Linear(hidden, out_channels))
-
-
-def _cls_branch(dims: int, num_classes: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(dims, dims), nn.LayerNorm(dims), nn.ReLU(), nn.Linear(dims, dims),
-                         nn.LayerNorm(dims), nn.ReLU(), nn.Linear(dims, num_classes))
-
-
-def _reg_branch(dims: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(dims, dims), nn.ReLU(), nn.Linear(dims, dims), nn.ReLU(),
-                         nn.Linear(dims, box_code.CODE_SIZE))

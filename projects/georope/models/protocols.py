@@ -48,8 +48,8 @@ class Head(Protocol):
         """Per sample ``bboxes_3d`` (LiDARInstance3DBoxes of 9 dims, metres, m/s), ``scores_3d``, ``labels_3d``."""
 
 
-class LaneMemory(Protocol):
-    """What a head remembers of the previous frames of each lane of a batch."""
+class StreamMemory(Protocol):
+    """What a head remembers of the previous frames of each stream slot."""
 
     def reset(self) -> None:
         """Forget all of it."""
@@ -59,15 +59,15 @@ class LaneMemory(Protocol):
 class StreamHead(Head, Protocol):
     """A head of ``StreamPETR``, fed frame by frame: item b of a batch continues item b of the batch before it.
 
-    The head itself starts a lane anew where ``prev_exists`` of a sample is False, and all lanes when ``train()``
-    switches between training and evaluation. A plain call, ``head(features, metas, tokens=None)``, lets it see a frame
-    without losses: StreamPETR does so with the first frames of a window.
+    The head itself starts a stream slot anew where ``prev_exists`` of a sample is False, and all of them when
+    ``train()`` switches between training and evaluation. A plain call, ``head(features, metas, tokens=None)``, lets it
+    see a frame without losses: StreamPETR does so with the first frames of a window.
 
     Attributes:
         memory: StreamPETR resets it before each window.
     """
 
-    memory: LaneMemory
+    memory: StreamMemory
 
     def __call__(self, features: Tensor, metas: Sequence[dict], tokens: Tensor | None = None) -> dict[str, Tensor]:
         """Raw predictions of one frame per sample, and remember it."""

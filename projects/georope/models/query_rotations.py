@@ -1,8 +1,9 @@
-"""Where queries stand in the rotations of each decoder layer, and how far around."""
+"""The positions and uncertainties of queries in the rotations of each decoder layer."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 
 import torch
 from torch import Tensor
@@ -15,14 +16,14 @@ GREATEST_SIZE = 50.0  # metres; a network may predict any
 
 
 @dataclass
-class QueryPlaces:
+class QueryPositions:
     """Of a frame's queries, in metres, LiDAR frame.
 
     Attributes:
         points: (B, Q, 3).
         temporal: (B, M, 3), of the memory's further keys of self-attention, or None.
         times: (B, Q + M), when all of them were seen, seconds from now; None for now.
-        drift: (B, Q, 3), how far what they stand for has moved since it was seen, as predicted; None for nowhere.
+        drift: (B, Q, 3), how far their objects have moved since they were seen, as predicted; None for nowhere.
     """
 
     points: Tensor
@@ -36,19 +37,20 @@ class QueryRotations:
 
     Args:
         encoding, self_encoding: those of cross- and self-attention.
-        places: of the queries as they enter the decoder.
+        positions: of the queries as they enter the decoder.
         predict: box codes (B, Q, 10), see ``box_code``, of a layer's normed output (B, Q, C).
-        moving: from the second layer on queries stand at the centres that the layer before them predicts. Else all
-            layers see them at ``places``.
-        uncertain: ``dict(box=, drift=)``, scales of what makes a query in cross-attention a Gaussian about its place:
-            from the second layer on the box that the layer before it predicts (with 1 the variances are those of a
-            uniform box), and a share of ``drift`` as long as the query stands where it entered. None for points.
+        moving: from the second layer on, the position of a query is the centre that the layer before predicts for it.
+            Otherwise all layers use ``positions``.
+        uncertain: ``dict(box=, drift=)``: in cross-attention a query is a Gaussian around its position, None for a
+            point. From the second layer on it is as wide as the box that the layer before predicts, times ``box`` (1
+            gives the variances of a uniform box). While a query has the position with which it entered, it is also as
+            wide as its drift, times ``drift``.
     """
 
-    def __init__(self, encoding: PositionEncoding, self_encoding: PositionEncoding, places: QueryPlaces,
+    def __init__(self, encoding: PositionEncoding, self_encoding: PositionEncoding, positions: QueryPositions,
                  predict: Callable[[Tensor], Tensor], moving: bool = False,
                  uncertain: Mapping[str, float] | None = None) -> None:
-        self.encoding, self.self_encoding, self.places, self.predict = encoding, self_encoding, places, predict
+        self.encoding, self.self_encoding, self.positions, self.predict = encoding, self_encoding, positions, predict
         self.moving, self.uncertain = moving, uncertain
 
     @property
@@ -58,13 +60,13 @@ class QueryRotations:
 
     def first(self) -> dict[str, Rotation | None]:
         """Rotations of the first layer, or of all: arguments of ``LayerInputs``."""
-        points = self.places.points
+        points = self.positions.points
         return dict(query_rotation=self._cross(points, self._drift()), **self._self(points))
 
     def next(self, output: Tensor) -> dict[str, Rotation | None]:
-        """What changes after a layer with the normed ``output`` (B, Q, C); no gradient flows into it."""
+        """The rotations that change after a layer with the normed ``output`` (B, Q, C), which gets no gradient."""
         codes = self.predict(output.detach()).detach()
-        points, spreads = self.places.points, self._drift()
+        points, spreads = self.positions.points, self._drift()
         if self.moving:
             points, spreads = codes[..., box_code.CENTRE], []
         if self.uncertain is not None:
@@ -73,22 +75,41 @@ class QueryRotations:
         return dict(changed, **self._self(points)) if self.moving else changed
 
     def _drift(self) -> list[Tensor]:
-        if self.uncertain is None or self.places.drift is None:
+        if self.uncertain is None or self.positions.drift is None:
             return []
-        return [self.uncertain['drift'] * self.places.drift]
+        return [self.uncertain['drift'] * self.positions.drift]
 
     def _cross(self, points: Tensor, spreads: list[Tensor]) -> Rotation | None:
         if not spreads:
             return self.encoding.rotate_queries(points)
-        return self.encoding.rotate_queries(points, spreads=torch.stack(spreads, dim=-2))
+        # check_encodings has made sure that it takes spreads; PositionEncoding has none.
+        rotate: Callable[..., Rotation | None] = self.encoding.rotate_queries
+        return rotate(points, spreads=torch.stack(spreads, dim=-2))
 
     def _self(self, points: Tensor) -> dict[str, Rotation | None]:
-        """The memory's keys stand behind the queries."""
-        temporal, times = self.places.temporal, self.places.times
+        """Of the queries, and of the keys: the queries and the memory's further keys behind them."""
+        temporal, times = self.positions.temporal, self.positions.times
         own = keys = self.self_encoding.rotate_queries(points, None if times is None else times[:, :points.shape[1]])
         if temporal is not None:
             keys = self.self_encoding.rotate_queries(torch.cat((points, temporal), dim=1), times)
         return dict(self_query_rotation=own, self_key_rotation=keys)
+
+
+def check_encodings(encoding: PositionEncoding, self_encoding: PositionEncoding, moving_queries: bool,
+                    uncertain_queries: Mapping[str, float] | None) -> None:
+    """Raise ValueError if the options of a head do not fit each other; see ``PETRHead``."""
+    if encoding.codes_points and not encoding.codes_tokens:
+        raise ValueError(f'encoding: {type(encoding).__name__} codes points alone; use it as self_encoding')
+    if self_encoding.codes_tokens:
+        raise ValueError(f'self_encoding: {type(self_encoding).__name__} codes image tokens; use '
+                         'georope.RoPE3D or georope.BEVTimeRoPE')
+    if uncertain_queries is not None and set(uncertain_queries) != {'box', 'drift'}:
+        raise ValueError(f'uncertain_queries must be dict(box=, drift=), not {uncertain_queries}')
+    if uncertain_queries is not None and 'spreads' not in signature(encoding.rotate_queries).parameters:
+        raise ValueError(f'uncertain_queries: {type(encoding).__name__} takes no spreads of queries; use '
+                         'URoPE, LearnedDepth, RayRoPE or WorldRoPE as encoding')
+    if moving_queries and not (encoding.codes_points or self_encoding.codes_points):
+        raise ValueError('moving_queries: no encoding of the head encodes the positions of queries')
 
 
 def box_spreads(codes: Tensor) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""The method: rotary position codes between image tokens and 3D queries. Imports torch only."""
+"""The method: rotary position encodings between image tokens and 3D queries. Imports torch only."""
 from .attention import RotaryAttention
 from .base import PositionEncoding, Support
 from .cameras import GTA, Pluecker, PRoPE

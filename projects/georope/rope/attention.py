@@ -53,13 +53,14 @@ class RotaryAttention(nn.Module):
         weights, biases = self.in_proj_weight.chunk(3), self.in_proj_bias.chunk(3)
         q, k, v = (F.linear(x, weight, bias).unflatten(-1, (self.num_heads, -1))
                    for x, weight, bias in zip((query, key, value), weights, biases))
-        rotate_values = key_rotation is not None and key_rotation.rotate_values
+        rotate_values = False
         if query_rotation is not None:
             q = query_rotation.apply(q)
         if key_rotation is not None:
             k = key_rotation.apply(k, tempered=True)
-        if rotate_values:
-            v = key_rotation.apply(v)
+            rotate_values = key_rotation.rotate_values
+            if rotate_values:
+                v = key_rotation.apply(v)
         out = F.scaled_dot_product_attention(
             q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), attn_mask=_visible(attn_mask, key_padding_mask),
             dropout_p=self.dropout if self.training else 0.0).transpose(1, 2)

@@ -7,6 +7,7 @@ wavelengths are our choice.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -78,9 +79,12 @@ class Bands(nn.Module):
         head_dim: channels of a head, two per rotary pair.
     """
 
+    frequencies: Tensor
+    directions: Tensor
+
     def __init__(self, bands: str | dict, num_heads: int, head_dim: int) -> None:
         super().__init__()
-        options = {'type': bands} if isinstance(bands, str) else dict(bands)
+        options: dict[str, Any] = {'type': bands} if isinstance(bands, str) else dict(bands)
         kind, learnable = options.pop('type', None), options.pop('learnable', False)
         if kind not in BANDS:
             raise ValueError(f'bands: unknown type {kind!r}, use one of {sorted(BANDS)}')
@@ -91,7 +95,7 @@ class Bands(nn.Module):
             raise ValueError(f'head_dim {head_dim} is too small: {kind} bands leave all of its pairs unrotated')
         self.register_buffer('frequencies', vectors.norm(dim=-1, keepdim=True), persistent=False)
         differ = ((vectors != vectors[:1]).any(-1) | (learnable and len(vectors) > 1)).any(0).nonzero()
-        self.own = differ[-1].item() + 1 if len(differ) else 0  # pairs with bands of each head, before those of all
+        self.own = int(differ[-1]) + 1 if len(differ) else 0  # pairs with bands of each head, before those of all
         if learnable:
             self.directions = nn.Parameter(F.normalize(vectors, dim=-1))
         else:
@@ -112,7 +116,8 @@ class Bands(nn.Module):
         vectors = self.vectors.to(points.dtype)
         vectors = torch.cat((vectors[:, :self.own].flatten(0, 1), vectors[0, self.own:]))
         # An elementwise sum: a matrix product would run in TF32 where that is switched on.
-        return sum(points[..., None, axis] * vectors[:, axis] for axis in range(3))
+        x, y, z = (points[..., None, axis] * vectors[:, axis] for axis in range(3))
+        return x + y + z
 
     def spread(self, x: Tensor, each: int = 1) -> Tensor:
         """``each`` number(s) of the bands, (..., distinct * each), to every head: (..., 1 or heads, pairs * each)."""

@@ -81,7 +81,8 @@ class PositionEncoding(nn.Module):
         if own is not None:
             parameters = signature(own).parameters.values()
             if len(parameters) < 3 and not any(p.kind is Parameter.VAR_POSITIONAL for p in parameters):
-                cls.prepare = wraps(own)(lambda self, rays, metas=None: own(self, rays))
+                old = wraps(own)(lambda self, rays, metas=None: own(self, rays))
+                cls.prepare = old  # type: ignore[method-assign]  # of this subclass alone, for all its objects
 
     def prepare(self, rays: Rays, metas: Sequence[dict] | None = None) -> Any:
         """What cameras and pixels decide, once per frame for all layers.

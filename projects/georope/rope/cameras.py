@@ -1,4 +1,4 @@
-"""Encodings of cameras and places in the image, whose 3D queries have no place of their own (rope/README.md, 6)."""
+"""Encodings of cameras and of positions in the image; the positions of 3D queries do not enter (rope/README.md, 6)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -18,11 +18,12 @@ class Pluecker(PositionEncoding):
 
     Args:
         image_rope: shortest and longest wavelength, in widths and heights of the image, of a rotation of keys by their
-            place in the image (a baseline of URoPE's table; the values are our choice). Queries have no place there and
-            do not turn. None for none.
+            position in the image (a baseline of URoPE's table; the values are our choice). 3D queries have no such
+            position and do not turn. None for none.
     """
 
     decisive = ('frequencies',)
+    frequencies: Tensor | None
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, image_rope: tuple[float, float] | None = None,
                  num_layers: int = 6) -> None:
@@ -59,6 +60,7 @@ class GTA(PositionEncoding):
     """
 
     decisive = ('metres', 'frequencies')
+    frequencies: Tensor
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, metres: float = 2.0,
                  wavelengths: tuple[float, float] = (0.1, 2.0), num_layers: int = 6) -> None:
@@ -71,18 +73,21 @@ class GTA(PositionEncoding):
         self.register_buffer('frequencies', frequencies(head_dim // 8, *wavelengths).float(), persistent=False)
 
     def prepare(self, rays: Rays, metas: Sequence[dict] | None = None) -> Transform:
+        if rays.cameras is None or rays.img2lidar is None:
+            raise ValueError(f'{type(self).__name__} needs rays that know their cameras: make them with '
+                             'Rays.from_lidar2img')
         with torch.autocast(rays.origins.device.type, enabled=False):
             phase = _image_phase(rays, self.frequencies)
-            columns = (*self._axes(rays), rays.img2lidar[..., 3] / self.metres)
+            columns = (*self._axes(rays.img2lidar, *rays.image_size), rays.img2lidar[..., 3] / self.metres)
             matrices = F.pad(torch.stack(columns, dim=-1), (0, 0, 0, 1))
             matrices[..., 3, 3] = 1
             batch = torch.arange(len(matrices), device=matrices.device)[:, None]
             return Transform(matrices[batch, rays.cameras], Rotation.from_phase(phase))
 
-    def _axes(self, rays: Rays) -> tuple[Tensor, Tensor, Tensor]:
+    def _axes(self, img2lidar: Tensor, width: float, height: float) -> tuple[Tensor, Tensor, Tensor]:
         """Columns (B, N, 3) of the rotation from camera to LiDAR: right, down, ahead; those of the inverse projection,
         made orthonormal. A flip of the image does not flip the camera."""
-        along_u, along_v, principal, _ = rays.img2lidar.unbind(-1)
+        along_u, along_v, principal, _ = img2lidar.unbind(-1)
         ahead = F.normalize(along_u.cross(along_v, -1), dim=-1)
         ahead = ahead * (ahead * principal).sum(-1, keepdim=True).sign()
         right = F.normalize(along_u, dim=-1)
@@ -91,18 +96,17 @@ class GTA(PositionEncoding):
 
 
 class PRoPE(GTA):
-    """PRoPE (arXiv 2507.10496) for 3D queries: as ``GTA``, with the whole projection in place of the pose. Intrinsics
+    """PRoPE (arXiv 2507.10496) for 3D queries: as ``GTA``, with the whole projection instead of the pose. Intrinsics
     are in widths and heights of the image, from its centre."""
 
-    def _axes(self, rays: Rays) -> tuple[Tensor, Tensor, Tensor]:
+    def _axes(self, img2lidar: Tensor, width: float, height: float) -> tuple[Tensor, Tensor, Tensor]:
         """Columns (B, N, 3) of the inverse projection."""
-        width, height = rays.image_size
-        along_u, along_v, principal, _ = rays.img2lidar.unbind(-1)
+        along_u, along_v, principal, _ = img2lidar.unbind(-1)
         return width * along_u, height * along_v, principal + width / 2 * along_u + height / 2 * along_v
 
 
 def _image_phase(rays: Rays, waves: Tensor) -> Tensor:
-    """Phases (B, 1, L, pairs) of places in the image, of u and of v, at frequencies in rad per width and height."""
+    """Phases (B, 1, L, pairs) of positions in the image, of u and of v, at frequencies in rad per width and height."""
     width, height = rays.image_size
     share = torch.stack((rays.pixels[..., 0] / width, rays.pixels[..., 1] / height), dim=-1)
     return (share[..., None] * waves).flatten(-2)[:, None]

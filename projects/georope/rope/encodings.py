@@ -1,9 +1,10 @@
-"""The rotary encodings of places: a support, bands and flags each. ``base.PositionEncoding`` is their interface."""
+"""Rotary encodings of 3D positions, each made of a support, bands and options; the interface is in ``base``."""
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +41,7 @@ class RoPE3D(PositionEncoding):
         rotate_values: rotate values and outputs too; stated by WorldRoPE's paper only (rope/README.md, 5).
     """
 
-    decisive = ('rotate_values', 'bands.frequencies', 'bands.directions')
+    decisive: tuple[str, ...] = ('rotate_values', 'bands.frequencies', 'bands.directions')
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, bands: str | dict = 'axial', rotate_values: bool = True,
                  num_layers: int = 6) -> None:
@@ -49,7 +50,7 @@ class RoPE3D(PositionEncoding):
         self.bands = Bands(bands, num_heads, head_dim)
 
     def rotate_queries(self, points: Tensor, times: Tensor | None = None, spreads: Tensor | None = None) -> Rotation:
-        """The exact rotation of ``points`` (B, Q, 3), metres, LiDAR frame; ``times`` play no part. With ``spreads``
+        """The exact rotation of ``points`` (B, Q, 3), metres, LiDAR frame; ``times`` are not used. With ``spreads``
         (B, Q, n, 3), standard deviations along n independent lines, in metres, its mean over a Gaussian."""
         with torch.autocast(points.device.type, enabled=False):
             dtype = torch.promote_types(points.dtype, torch.float32)
@@ -66,7 +67,7 @@ class RoPE3D(PositionEncoding):
 
 
 class BEVTimeRoPE(RoPE3D):
-    """RoPETR's code of queries (arXiv 2504.12643) for self- and temporal attention: RoPE on BEV x, y and on time.
+    """RoPETR's encoding of queries (arXiv 2504.12643) for self- and temporal attention: RoPE on BEV x, y and on time.
 
     Args:
         xy: shortest and longest wavelength in the BEV plane, metres.
@@ -80,14 +81,15 @@ class BEVTimeRoPE(RoPE3D):
         super().__init__(num_heads, head_dim, dict(type='axial', xy=xy, z=time), rotate_values,
                          num_layers)
 
-    def rotate_queries(self, points: Tensor, times: Tensor | None = None) -> Rotation:
+    def rotate_queries(self, points: Tensor,  # type: ignore[override]  # no spreads: none is known of times
+                       times: Tensor | None = None) -> Rotation:
         """The rotation of ``points`` (B, Q, 3) at ``times`` (B, Q) in seconds from now, None for now."""
         times = torch.zeros_like(points[..., 0]) if times is None else times.to(points.dtype)
         return super().rotate_queries(torch.cat((points[..., :2], times[..., None]), dim=-1))
 
 
 class URoPE(RoPE3D):
-    """URoPE (arXiv 2604.18747) between image tokens and 3D points: every head group sees a token at one fixed depth.
+    """URoPE (arXiv 2604.18747) between image tokens and 3D points: each group of heads has one fixed depth.
 
     Args:
         anchors: depths in metres, or ``dict(spacing='linspace' | 'lid' | 'log', num=, start=, stop=)``; the default is
@@ -98,6 +100,7 @@ class URoPE(RoPE3D):
     """
 
     decisive = ('depths',)
+    depths: Tensor
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = ANCHORS,
                  channel_wise: bool = False, bands: str | dict = 'axial', rotate_values: bool = True,
@@ -107,7 +110,7 @@ class URoPE(RoPE3D):
         self.register_buffer('depths', fixed_anchors(anchors, num_heads, head_dim // 2, channel_wise), persistent=False)
 
     def token_depths(self, rays: Rays) -> Tensor:
-        """Depths of tokens in metres, broadcastable to (B, L, heads, pairs). To place tokens elsewhere, override it."""
+        """Depths of tokens in metres, broadcastable to (B, L, heads, pairs). Override it to move the tokens."""
         return self.depths
 
     def prepare(self, rays: Rays, metas: Sequence[dict] | None = None) -> Rotation:
@@ -144,8 +147,8 @@ class Frame:
 
 
 class PredictedRoPE(RoPE3D):
-    """Base of the encodings that predict depths from the features of image tokens: they say what a support's rotation
-    is, ``_rotate(frame, support, features)``, and what to tell of it, ``_describe(support)``.
+    """Base of the encodings that predict depths from the features of image tokens. A subclass names its ``predictor``
+    and defines ``_rotate`` and ``_describe``.
 
     Args:
         anchors: depths at which training starts, as for ``URoPE``.
@@ -159,9 +162,9 @@ class PredictedRoPE(RoPE3D):
             ``PredictedDepth`` and ``PredictedInterval``.
     """
 
-    decisive = ('predictors.0.log_depths', 'predictors.0.log_range', 'focal_unit')
+    decisive: tuple[str, ...] = ('predictors.0.log_depths', 'predictors.0.log_range', 'focal_unit')
     predicts = True
-    predictor = PredictedDepth
+    predictor: type[PredictedDepth] = PredictedDepth
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = ANCHORS,
                  per_layer: bool = True, bands: str | dict = 'axial', rotate_values: bool = True, num_layers: int = 6,
@@ -199,7 +202,15 @@ class PredictedRoPE(RoPE3D):
             features = features.to(rays.directions.dtype)
             return self._describe(self._predict(features, layer, self._zoom(rays)))
 
-    def _predict(self, features: Tensor, layer: int, zoom: Tensor | None) -> Tensor | tuple[Tensor, ...]:
+    def _rotate(self, frame: Frame, support: Any, features: Tensor) -> Rotation:
+        """The rotation of tokens with ``features`` (B, L, C) and what the predictor returned for them."""
+        raise NotImplementedError
+
+    def _describe(self, support: Any) -> Support:
+        """The same for pictures."""
+        raise NotImplementedError
+
+    def _predict(self, features: Tensor, layer: int, zoom: Tensor | None) -> Any:
         return self.predictors[layer if self.per_layer else 0](features, zoom)
 
     def _zoom(self, rays: Rays) -> Tensor | None:
@@ -217,7 +228,7 @@ class PredictedRoPE(RoPE3D):
 
 
 class LearnedDepth(PredictedRoPE):
-    """URoPE's ablation: every token at one predicted depth, taken as certain, or at one for each group of heads.
+    """URoPE's ablation: one predicted depth per token, taken as certain, or one for each group of heads.
 
     Args:
         anchors: the depth at which training starts, or as many as there are groups of heads, see ``fixed_anchors``.
@@ -250,8 +261,9 @@ class RayRoPE(PredictedRoPE):
     decisive = ('predictors.0.least', 'predictors.0.greatest')
     predictor = PredictedInterval
 
-    def __init__(self, *args, anchors: Sequence[float] = (20, ), **kwargs) -> None:
-        super().__init__(*args, anchors=anchors, **kwargs)
+    def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = (20, ),
+                 **kwargs) -> None:
+        super().__init__(num_heads, head_dim, anchors, **kwargs)
         if len(list_anchors(anchors)) != 1:
             raise ValueError(f'RayRoPE starts at one depth, not at anchors {anchors}')
 
@@ -269,15 +281,15 @@ class RayRoPE(PredictedRoPE):
 
 class WorldRoPE(PredictedRoPE):
     """WorldRoPE (arXiv 2610.16337) between image tokens and 3D points: the expected rotation over a predicted mixture
-    of Gaussians in depth and over the patch. What the paper does not tell is our choice, see rope/README.md, 3 to 5.
+    of Gaussians in depth and over the patch. What the paper does not say is our choice, see rope/README.md, 3 to 5.
 
     Args:
         anchors: means at which training starts, as for ``URoPE``: as many hypotheses.
         per_layer, bands, rotate_values, reference_focal, support: see ``PredictedRoPE``.
-        temperature: what makes up for the keys that uncertainty shrinks: ``'none'``; ``'learned'``, a scale per head;
+        temperature: scales keys, which uncertainty shortens, up again: ``'none'``; ``'learned'``, a scale per head;
             ``'key_rms'``, one over the root mean square of a token's coefficients; ``'token'``, that times a scale per
             head predicted from the token's features. Layers share what is learned of it.
-        max_temperature: the most that ``key_rms`` may be.
+        max_temperature: upper bound of ``key_rms``.
         query_deviation: standard deviation (x, y, z) in metres of a Gaussian around each query, about a box; its mean
             rotation damps the short waves of queries and outputs. None for exact points.
         depth_loss_weight: weight of ``depth_loss`` in ``losses``; 0 for none.
@@ -285,6 +297,8 @@ class WorldRoPE(PredictedRoPE):
 
     decisive = ('predictors.0.least', 'predictors.0.greatest', 'temperature', 'max_temperature', 'query_deviation')
     predictor = PredictedMixture
+    log_scale: Tensor | nn.Module | None
+    query_deviation: Tensor | None
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, anchors: Sequence[float] | dict = ANCHORS,
                  per_layer: bool = True, bands: str | dict = 'axial', rotate_values: bool = True,
@@ -300,12 +314,12 @@ class WorldRoPE(PredictedRoPE):
             raise ValueError(f'query_deviation must be three lengths (x, y, z) in metres, not {query_deviation}')
         self.temperature, self.max_temperature = temperature, max_temperature
         self.depth_loss_weight = depth_loss_weight
-        if temperature == 'learned':
-            self.log_scale = nn.Parameter(torch.zeros(1, num_heads, 1, 1))
-        elif temperature == 'token':
-            self.log_scale = nn.Linear(num_heads * head_dim, num_heads)
-            nn.init.zeros_(self.log_scale.weight)
-            nn.init.zeros_(self.log_scale.bias)
+        self.log_scale = nn.Parameter(torch.zeros(1, num_heads, 1, 1)) if temperature == 'learned' else None
+        if temperature == 'token':
+            linear = nn.Linear(num_heads * head_dim, num_heads)
+            nn.init.zeros_(linear.weight)
+            nn.init.zeros_(linear.bias)
+            self.log_scale = linear
         deviation = None if query_deviation is None else torch.tensor(query_deviation, dtype=torch.float32)
         self.register_buffer('query_deviation', deviation, persistent=False)
 
@@ -333,7 +347,7 @@ class WorldRoPE(PredictedRoPE):
             features, depths = features.to(depths.dtype).flatten(0, 1)[tokens], depths.flatten()[tokens]
             zoom = None if frame.zoom is None else frame.zoom.flatten(0, 1)[tokens]
             return torch.stack([predictor.negative_log_likelihood(features, depths, zoom)
-                                for predictor in self.predictors]).mean(0)
+                                for predictor in cast('Iterable[PredictedMixture]', self.predictors)]).mean(0)
 
     def losses(self, frame: Frame, features: Tensor, points: Tensor,
                padding: Tensor | None = None) -> dict[str, Tensor]:
@@ -360,11 +374,11 @@ class WorldRoPE(PredictedRoPE):
         """(B or 1, 1 or heads, 1 or L, 1)."""
         if self.temperature == 'none':
             return None
-        if self.temperature == 'learned':
+        if isinstance(self.log_scale, Tensor):
             return self.log_scale.exp()
         pairs = rotation.coefficients.transpose(1, 2)
         mean_square = torch.linalg.vector_norm(pairs, dim=(-2, -1)).square()[..., None] / pairs.shape[-2]
         key_rms = (mean_square + 1e-4).rsqrt().clamp(max=self.max_temperature)
-        if self.temperature == 'token':
-            return key_rms * self.log_scale(features).exp().transpose(1, 2).unsqueeze(-1)
-        return key_rms
+        if self.log_scale is None:
+            return key_rms
+        return key_rms * self.log_scale(features).exp().transpose(1, 2).unsqueeze(-1)

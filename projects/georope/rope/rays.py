@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -136,4 +137,5 @@ class Rays:
 
     def _map(self, function: Callable[[Tensor], Tensor], *names: str) -> Rays:
         values = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: function(value) for name, value in values.items() if value is not None})
+        changed: dict[str, Any] = {name: function(value) for name, value in values.items() if value is not None}
+        return replace(self, **changed)

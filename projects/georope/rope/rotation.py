@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,7 +37,7 @@ class Rotation:
     sin: Tensor
     temperature: Tensor | None = None
     rotate_values: bool = True
-    coefficients: Tensor | None = field(default=None, repr=False)
+    coefficients: Tensor = field(default=None, repr=False)  # type: ignore[assignment]  # None only as an argument
 
     def __post_init__(self) -> None:
         if self.coefficients is None:
@@ -46,7 +47,8 @@ class Rotation:
     @classmethod
     def from_coefficients(cls, coefficients: Tensor, rotate_values: bool = True) -> Rotation:
         """Of ``coefficients`` (B, L, 1 or heads, pairs, 2)."""
-        return cls(None, None, rotate_values=rotate_values, coefficients=coefficients)
+        cos, sin = coefficients.transpose(1, 2).unbind(-1)
+        return cls(cos, sin, rotate_values=rotate_values, coefficients=coefficients)
 
     @classmethod
     def from_phase(cls, phase: Tensor, rotate_values: bool = True) -> Rotation:
@@ -104,8 +106,10 @@ def expected_rotation(weights: Tensor, depths: Tensor, deviations: Tensor, origi
     inputs = weights, depths, deviations, origin, along, patch
     if not _compiling():
         return _ExpectedRotation.apply(*inputs)
-    terms = ((weight * attenuation, phase) for weight, _, _, attenuation, phase in _terms(*inputs, along.square()))
-    return sum(torch.stack((size * phase.cos(), size * phase.sin()), dim=-1) for size, phase in terms)
+    terms = ((weight * attenuation, phase)
+             for weight, _, _, attenuation, phase in _terms(*inputs, square=along.square()))
+    return sum((torch.stack((size * phase.cos(), size * phase.sin()), dim=-1) for size, phase in terms),
+               start=origin.new_zeros(()))
 
 
 class _ExpectedRotation(torch.autograd.Function):
@@ -118,7 +122,7 @@ class _ExpectedRotation(torch.autograd.Function):
         mean = inputs[4].new_empty(*inputs[4].shape, 2)
         for total, *block in _blocks(mean, *inputs):
             cos, sin = torch.zeros_like(block[4]), torch.zeros_like(block[4])
-            for weight, _, _, attenuation, phase in _terms(*block, block[4].square()):
+            for weight, _, _, attenuation, phase in _terms(*block, square=block[4].square()):
                 attenuation *= weight
                 cos.addcmul_(attenuation, phase.cos())
                 sin.addcmul_(attenuation, phase.sin_())
@@ -137,7 +141,7 @@ class _ExpectedRotation(torch.autograd.Function):
             *to_support, to_origin, to_along, to_patch = block[6:]
             support = zip(*(x.split(1, dim=-1) for x in to_support))
             for (weight, depth, deviation, attenuation, phase), (to_weight, to_depth, to_deviation) in zip(
-                    _terms(*block[:6], square), support):
+                    _terms(*block[:6], square=square), support):
                 cos, sin = phase.cos().mul_(attenuation), phase.sin_().mul_(attenuation)
                 # Derivatives of grad . (cos, sin) in the logarithm of the amplitude and in the phase.
                 radial = (grad_cos * cos).addcmul_(grad_sin, sin)
@@ -157,13 +161,14 @@ class _ExpectedRotation(torch.autograd.Function):
         return tuple(results)
 
 
-def _blocks(*tensors: Tensor | None) -> Iterator[tuple[Tensor | None, ...]]:
+def _blocks(first: Tensor, *others: Tensor | None) -> Iterator[tuple[Any, ...]]:
     """Tensors (B, L, ...) in blocks of tokens whose intermediate results fit a CPU's cache; a GPU takes all at once."""
-    block = tensors[0].shape[1] if tensors[0].is_cuda else max(1, CACHED // tensors[0].shape[-1])
-    return zip(*(repeat(None) if x is None else x.split(block, dim=1) for x in tensors))
+    block = first.shape[1] if first.is_cuda else max(1, CACHED // first.shape[-1])
+    return zip(*(repeat(None) if x is None else x.split(block, dim=1) for x in (first, *others)))
 
 
-def _terms(weights, depths, deviations, origin, along, patch, square):
+def _terms(weights: Tensor, depths: Tensor, deviations: Tensor, origin: Tensor, along: Tensor, patch: Tensor, *,
+           square: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
     """Of each hypothesis: weight, depth, deviation (B, L, 1), attenuation and phase (B, L, bands)."""
     for weight, depth, deviation in zip(*(x.split(1, dim=-1) for x in (weights, depths, deviations))):
         exponent = (-0.5 * deviation ** 2 * square).addcmul_(-0.5 * (depth ** 2 + deviation ** 2), patch)

@@ -68,13 +68,15 @@ def check_depth_units(saved: Tensor | None, own: float | None, name: str) -> Non
     Raises:
         RuntimeError: they differ; says what to do.
     """
-    saved = None if saved is None else saved.item()
-    if saved == own or None not in (saved, own) and math.isclose(saved, own, rel_tol=0.005):  # half precision rounds
+    learnt = None if saved is None else float(saved)
+    if learnt == own:
+        return
+    if learnt is not None and own is not None and math.isclose(learnt, own, rel_tol=0.005):  # half precision rounds
         return
     trained, wanted = ('in metres whatever the lens' if focal is None else
-                       f'that are metres at {focal:g} px of focal length' for focal in (saved, own))
+                       f'that are metres at {focal:g} px of focal length' for focal in (learnt, own))
     before, setting = (' (as all before reference_focal came)', 'None, and give the tools --accept-weights, since its '
-                       'own config does not say so') if saved is None else ('', f'{saved:g}')
+                       'own config does not say so') if learnt is None else ('', f'{learnt:g}')
     raise RuntimeError(f'{name}: the checkpoint has learnt depths {trained}{before}, the config wants depths {wanted}; '
                        f'train again, or to use the checkpoint set reference_focal of the encoding to {setting}')
 
@@ -94,7 +96,8 @@ class PredictedDepth(nn.Linear):
         depth_range: nearest and farthest depth that may be predicted, metres.
     """
 
-    per_depth = 1
+    per_depth = 1  # numbers of the linear layer for each depth
+    log_depths: Tensor
 
     def __init__(self, dims: int, anchors: Sequence[float] | dict,
                  depth_range: tuple[float, float] = (0.5, 80.0)) -> None:
@@ -156,7 +159,8 @@ class PredictedInterval(PredictedDepth):
             raise ValueError(f'spread must be least < first < greatest share of the depth, all positive, not {spread}')
         self.bias.data.chunk(self.per_depth)[1].fill_(math.log((first - self.least) / (self.greatest - first)))
 
-    def forward(self, features: Tensor, zoom: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(self, features: Tensor,  # type: ignore[override]  # each predictor returns numbers of its own
+                zoom: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Middles and half lengths, metres, each (B, L, M); arguments as of ``PredictedDepth``."""
         offsets, spreads = nn.Linear.forward(self, features).chunk(2, dim=-1)
         depths = self._depths(offsets, zoom)
@@ -174,7 +178,8 @@ class PredictedMixture(PredictedInterval):
 
     per_depth = 3
 
-    def forward(self, features: Tensor, zoom: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(self, features: Tensor,  # type: ignore[override]  # likewise
+                zoom: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """Weights, means and deviations (metres), each (B, L, M); arguments as of ``PredictedDepth``."""
         offsets, spreads, logits = nn.Linear.forward(self, features).chunk(3, dim=-1)
         depths = self._depths(offsets, zoom)
