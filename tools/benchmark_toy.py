@@ -82,10 +82,10 @@ def read(path):
 
 def store(path, value, *keys):
     """Put ``value`` at nested ``keys`` of a JSON file, whatever else has been written to it meanwhile."""
-    stored = place = read(path)
+    stored = node = read(path)
     for key in keys[:-1]:
-        place = place.setdefault(key, {})
-    place[keys[-1]] = value
+        node = node.setdefault(key, {})
+    node[keys[-1]] = value
     with atomic_open(str(path)) as file:
         file.write(json.dumps(stored, indent=1, sort_keys=True) + '\n')
 

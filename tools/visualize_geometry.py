@@ -8,7 +8,7 @@ Pixels are those of the image as the network gets it. Without a checkpoint the e
 
     support*.png            tokens' anchors, Gaussians or interval in all cameras and from above, per decoder layer
     depths.png              densities of predicted depth of these tokens, per decoder layer
-    response_A.png, B, ...  logits of each token's key with queries over the ground plane, by their places alone
+    response_A.png, B, ...  logits of each token's key with queries over the ground plane, by their positions alone
     attention_layer*.png    where one query looks, per decoder layer (with a checkpoint only)
 
 In responses, axial bands draw stripes along the axes, mixed ones a lattice per head. Its mean over heads is rings where
@@ -37,7 +37,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('config', type=local_file, help='config of a model; its test set is drawn')
     parser.add_argument('--checkpoint', type=local_file, help='trained weights')
     parser.add_argument('--accept-weights', action='store_true', help='draw weights of another model all the same')
-    parser.add_argument('--sample', default='0', help='token of the frame, or its place in the test set; default 0')
+    parser.add_argument('--sample', default='0', help='sample token, or index in the test set; default 0')
     parser.add_argument('--token', nargs=3, action='append', required=True, metavar=('CAMERA', 'U', 'V'),
                         help='image token at a pixel; may be given several times')
     parser.add_argument('--encodings', nargs='*', default=[

@@ -113,8 +113,8 @@ def check_motion(path: str, frames: list[dict]) -> None:
 
 
 def difference(first: np.ndarray, second: np.ndarray) -> tuple:
-    """Distance of the sensors' places (m) and angle between their axes (rad) of two (4, 4) frame -> sensor poses."""
-    place = -first[:3, :3].T @ first[:3, 3] + second[:3, :3].T @ second[:3, 3]
+    """Distance of the sensors' positions (m) and angle between their axes (rad) of two (4, 4) frame -> sensor poses."""
+    offset = -first[:3, :3].T @ first[:3, 3] + second[:3, :3].T @ second[:3, 3]
     # robust for small angles, unlike arccos of the trace
     angle = 2 * np.arcsin(min(1.0, np.linalg.norm(first[:3, :3] - second[:3, :3]) / (2 * np.sqrt(2))))
-    return float(np.linalg.norm(place)), float(angle)
+    return float(np.linalg.norm(offset)), float(angle)

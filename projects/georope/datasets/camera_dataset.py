@@ -21,7 +21,7 @@ from georope.registry import DATASETS
 
 from .calibration import as_intrinsics, as_pose, check_motion
 from .info_file import CREATE_COMMAND, camera_order, in_scene_order, load_together
-from .samplers import LaneIndex, draws_of
+from .samplers import StreamIndex, draws_of
 from .whole_frames import POLICIES, all_cameras, find_gaps, gaps_in_words
 
 
@@ -148,12 +148,12 @@ class CameraDataset(Det3DDataset):
         gaps = self._gaps(wanted)
         left_out_tokens = self.skip_tokens | (gaps.keys() if self.incomplete == 'skip' else set())
         seen = {name: entry['images'][name] for entry in reversed(wanted) for name in entry['images']}
-        starts, places, left_out = {}, Counter(), Counter()
+        starts, positions, left_out = {}, Counter(), Counter()
         frames = []
         for entry in entries:
             scene = entry.get('scene_token', '')
             starts.setdefault(scene, entry['timestamp'])
-            places[scene] += 1
+            positions[scene] += 1
             if entry['token'] in left_out_tokens:
                 left_out[scene] += 1
                 continue
@@ -163,7 +163,7 @@ class CameraDataset(Det3DDataset):
             for image in frame['images'].values():
                 if image['timestamp'] is not None:
                     image['timestamp'] -= starts[scene]
-            frame.setdefault('frame_idx', places[scene] - 1)
+            frame.setdefault('frame_idx', positions[scene] - 1)
             frame['left_out'] = left_out[scene]  # frames of its scene, before it
             frames.append(frame)
         if not self.test_mode and self.use_valid_flag and not any(self.num_ins_per_cat):
@@ -287,23 +287,23 @@ class CameraDataset(Det3DDataset):
         return [frame for frame in self.data_list if len(frame['ann_info']['gt_labels_3d'])]
 
     def scenes(self) -> list[list[int]]:
-        """Places of the frames of each scene, in order. A frame without scene token is a scene of its own."""
+        """Indices of the frames of each scene, in order. A frame without scene token is a scene of its own."""
         scenes, last = [], ''
-        for place in range(len(self)):
-            token = super().get_data_info(place)['scene_token']
+        for index in range(len(self)):
+            token = super().get_data_info(index)['scene_token']
             if token and token == last:
-                scenes[-1].append(place)
+                scenes[-1].append(index)
             else:
-                scenes.append([place])
+                scenes.append([index])
             last = token
         return scenes
 
     def get_data_info(self, idx: int) -> dict:
         """The frame at ``idx``, see the class."""
         frame = super().get_data_info(int(idx))
-        place, scene, left_out = frame['sample_idx'], frame['scene_token'], frame.pop('left_out')
-        starts = isinstance(idx, LaneIndex) and idx.starts
-        former = super().get_data_info(place - 1) if place > 0 and scene and not starts else None
+        index, scene, left_out = frame['sample_idx'], frame['scene_token'], frame.pop('left_out')
+        starts = isinstance(idx, StreamIndex) and idx.starts
+        former = super().get_data_info(index - 1) if index > 0 and scene and not starts else None
         frame['prev_exists'] = former is not None and (former['scene_token'], former['left_out']) == (scene, left_out)
         if frame['prev_exists']:
             frame['prev_lidar2global'] = former['lidar2global']
@@ -316,7 +316,7 @@ class CameraDataset(Det3DDataset):
         """The frame at ``idx`` through the pipeline.
 
         Raises:
-            InputError: A transform returned None; another frame is never taken in its place.
+            InputError: A transform returned None; another frame never replaces it.
         """
         frame = self.get_data_info(idx)
         token = frame['token']
@@ -334,7 +334,7 @@ class CameraDataset(Det3DDataset):
         return self.label_mapping[label]
 
     def _set_classes(self, categories: dict) -> None:
-        """Map the file's labels, given by ``categories`` {name: label}, to places in ``classes``; others to -1."""
+        """Map the file's labels, given by ``categories`` {name: label}, to indices in ``classes``; others to -1."""
         if not self._metainfo['classes']:
             known = [name for name, label in categories.items() if label >= 0]
             self._metainfo['classes'] = tuple(sorted(known, key=categories.get))

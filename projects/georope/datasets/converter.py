@@ -37,7 +37,7 @@ from .set_check import check_times, key_frame_cameras, missing_images, whole_fra
 from .splits import splits_of
 from .tables import REFERENCE_SENSOR, NuScenesTables, pose_matrix
 
-# mmdet3d's order: the label of a class is its place here.
+# mmdet3d's order: the label of a class is its index here.
 CLASSES = ('car', 'truck', 'trailer', 'bus', 'construction_vehicle', 'bicycle', 'motorcycle', 'pedestrian',
            'traffic_cone', 'barrier')
 ATTRIBUTES = ('cycle.with_rider', 'cycle.without_rider', 'pedestrian.moving', 'pedestrian.standing',
@@ -51,7 +51,7 @@ def create_infos(root: Union[str, Path], version: str, out_dir: Optional[Union[s
     """Write ``{prefix}_infos_{split}.pkl`` for every split of ``version`` that has scenes.
 
     Splits are the devkit's (train and val, or test) and those of a ``splits.json`` ({name: [scene names]}) in the
-    version's folder. Only tables are read. What is doubtful in them is printed, with counts, before the work.
+    version's folder. Only tables are read. What looks wrong in them is printed, with counts, before the work.
 
     Args:
         root: Data root.
@@ -114,7 +114,7 @@ def update_infos(files: Sequence[Union[str, Path]], root: Union[str, Path], vers
         files: Info files of format v2.
         root: Data root with the tables.
         version: Folder of the tables under ``root``.
-        out_dir: Where the files go, default in place.
+        out_dir: Where the files go, default: the files themselves are replaced.
 
     Returns:
         The files written: all, or none if one cannot be updated.
@@ -271,7 +271,7 @@ class _Annotations:
 
 
 def label_of(category: str, own_classes: Sequence[str] = ()) -> int:
-    """Place of a category's detection class in :data:`CLASSES` and the own ones behind them, -1 for one without."""
+    """Index of a category's detection class in :data:`CLASSES` and the own ones behind them, -1 for one without."""
     name = category_to_detection_name(category) or category
     known = (*CLASSES, *own_classes)
     return known.index(name) if name in known else -1

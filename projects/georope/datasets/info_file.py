@@ -47,10 +47,10 @@ def load_infos(path: Union[str, Path]) -> dict:
         raise InputError(
             f'Info file {path} has no metainfo.info_version, so its box conventions are unknown. Make a new one with '
             f'`{CREATE_COMMAND}`.')
-    for place, entry in enumerate(data_list):
+    for index, entry in enumerate(data_list):
         if not (isinstance(entry, dict) and isinstance(entry.get('token'), str)):
             raise InputError(
-                f'{path}: data_list[{place}]: token is missing: it is the nuScenes sample token of each frame. This is '
+                f'{path}: data_list[{index}]: token is missing: it is the nuScenes sample token of each frame. This is '
                 f'an info file of {metainfo.get("dataset", "an unknown dataset")!s}; for nuScenes, or a set in its '
                 f'format, make one with `{CREATE_COMMAND}`.')
     return content

@@ -94,10 +94,10 @@ def read_frames(path: str | Path) -> list[LooseFrame]:
         if unknown or set(frame.get('images', ())) != set(matrices):
             raise InputError(f'{where}{f"unknown keys {sorted(unknown)}" if unknown else "images"}: it needs images of '
                              f'the cameras {list(matrices)}, and knows token, timestamp, lidar2global, scene')
-        pose = frame.get('lidar2global')
+        lidar2global = frame.get('lidar2global')
         frames.append(LooseFrame(
             token, {name: str(path.parent / frame['images'][name]) for name in matrices}, **calibration,
-            lidar2global=None if pose is None else as_pose(pose, f'{where}lidar2global'),
+            lidar2global=None if lidar2global is None else as_pose(lidar2global, f'{where}lidar2global'),
             timestamp=None if frame.get('timestamp') is None else float(frame['timestamp']),
             scene=str(frame.get('scene', ''))))
     tokens = [frame.token for frame in frames]
@@ -139,13 +139,13 @@ def nuscenes_frames(root: str | Path, version: str, scenes: list[str] | None = N
 def _key_frame(tables: NuScenesTables, scene: dict, number: int, sample: dict, root: str | Path) -> LooseFrame:
     entry = frame_info(tables, scene, number, sample, number)
     where = f'{tables.table_root}: sample {entry["token"]}: '
-    pose = np.array(entry['ego2global']) @ np.array(entry['lidar_points']['lidar2ego'])
+    lidar2global = np.array(entry['ego2global']) @ np.array(entry['lidar_points']['lidar2ego'])
     return LooseFrame(
         entry['token'], {name: str(Path(root, 'samples', name, image['img_path']))
                          for name, image in entry['images'].items()},
         np.stack([as_intrinsics(image['cam2img'], f'{where}{name}') for name, image in entry['images'].items()]),
         np.stack([as_pose(image['lidar2cam'], f'{where}{name}') for name, image in entry['images'].items()]),
-        lidar2global=pose, timestamp=entry['timestamp'], scene=scene['name'])
+        lidar2global=lidar2global, timestamp=entry['timestamp'], scene=scene['name'])
 
 
 def _other_records(tables: NuScenesTables, scenes: list[dict]) -> dict[str, dict[str, list[dict]]]:
@@ -178,8 +178,8 @@ def _between(tables: NuScenesTables, records: dict[str, list[dict]], key: LooseF
     for record in records[first]:
         time, chosen = record['timestamp'], {}
         for name in key.images:
-            place = bisect_left(times[name], time)
-            near = min(records.get(name, ())[max(place - 1, 0):place + 1], default=None,
+            index = bisect_left(times[name], time)
+            near = min(records.get(name, ())[max(index - 1, 0):index + 1], default=None,
                        key=lambda other: abs(other['timestamp'] - time))
             if near is None or abs(near['timestamp'] - time) > MAX_GAP * 1e6:
                 raise InputError(f'{tables.table_root}: scene {scene}: {name} has no image within {MAX_GAP} s of '

@@ -1,4 +1,4 @@
-"""What is doubtful in a set whose tables are sound: units of time, frames without cameras, missing images."""
+"""What looks wrong in a set whose tables are sound: units of time, frames without cameras, missing images."""
 from __future__ import annotations
 
 import os
@@ -21,7 +21,7 @@ def check_times(tables: NuScenesTables) -> list[str]:
     """Whether timestamps can be microseconds: the time from key frame to key frame, and from a frame to its pictures.
 
     Returns:
-        What is doubtful, with the numbers seen and the likely unit.
+        What looks wrong, with the numbers seen and the likely unit.
 
     Raises:
         InputError: it is so in all scenes.

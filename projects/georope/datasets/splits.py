@@ -1,4 +1,4 @@
-"""Splits: the official ones and those of a ``splits.json``, read in one place."""
+"""Splits: the official ones and those of a ``splits.json``, read here alone."""
 from __future__ import annotations
 
 import os

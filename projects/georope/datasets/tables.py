@@ -41,8 +41,8 @@ class NuScenesTables(NuScenes):
     Data of one's own may differ from nuScenes in four ways, which are brought into the devkit's terms here; ``notes``
     says in words, with counts, what that changed:
 
-    - Own categories: a ``classes.json`` in the version's folder, {category: nuScenes detection class}, says in whose
-      place each stands. The devkit knows ten classes only. {category: category} makes a class of its own name, one of
+    - Own categories: a ``classes.json`` in the version's folder, {category: nuScenes detection class}, says for
+      which each stands. The devkit knows ten classes only. {category: category} makes a class of its own name, one of
       ``own_classes``: info files have a label for it, devkit and server know nothing of it. Of categories not in the
       file, those called as a detection class stand for it, and the others keep their names.
     - Own attributes: those that nuScenes does not have are none, and of several the first counts.

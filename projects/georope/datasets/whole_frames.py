@@ -19,10 +19,11 @@ def has_end(data: bytes) -> bool:
     """
     if JPEG_END in data[-TAIL:]:
         return True
-    place = len(JPEG)
-    while data[place:place + 1] == b'\xff' and data[place + 1:place + 2] != SCAN and place + 4 <= len(data):
-        place += 2 + int.from_bytes(data[place + 2:place + 4], 'big')
-    return JPEG_END in data[place:]
+    position = len(JPEG)
+    while (data[position:position + 1] == b'\xff' and data[position + 1:position + 2] != SCAN
+           and position + 4 <= len(data)):
+        position += 2 + int.from_bytes(data[position + 2:position + 4], 'big')
+    return JPEG_END in data[position:]
 
 
 def fault_of(path: str) -> str | None:
@@ -60,10 +61,10 @@ def find_gaps(entries: Sequence[dict], cameras: Sequence[str], path_of: Callable
     """
     gaps = {entry['token']: {name: NO_RECORD for name in cameras if name not in entry['images']} for entry in entries}
     if files:
-        places = [(entry['token'], name, path_of(name, entry['images'][name]['img_path']))
+        images = [(entry['token'], name, path_of(name, entry['images'][name]['img_path']))
                   for entry in entries for name in cameras if 'img_path' in entry['images'].get(name, ())]
         with ThreadPoolExecutor(16) as threads:  # waits for the disk
-            for (token, name, _), fault in zip(places, threads.map(fault_of, (path for *_, path in places))):
+            for (token, name, _), fault in zip(images, threads.map(fault_of, (path for *_, path in images))):
                 if fault:
                     gaps[token][name] = fault
     return {token: found for token, found in gaps.items() if found}

@@ -80,7 +80,7 @@ def _load_url(url: str, model_dir: str | None = None, map_location=None, progres
     path = Path(model_dir or Path(torch.hub.get_dir(), 'checkpoints'), Path(urlparse(url).path).name)
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(url, str(path), progress=progress)  # beside its place, then renamed
+        torch.hub.download_url_to_file(url, str(path), progress=progress)  # beside its final path, then renamed
     return load_from_local(path, map_location)
 
 

@@ -115,7 +115,7 @@ class _Objects:
         return self.known[key]
 
     def register(self, host: Any) -> None:
-        """Take the place of the devkit's own loops; sums of whole and half numbers are exact in any order."""
+        """Replace the devkit's own loops; sums of whole and half numbers are exact in any order."""
         def mean(values: np.ndarray) -> float:
             found = values[~np.isnan(values)]
             return found.sum() / len(found) if len(found) else np.nan

@@ -49,9 +49,9 @@ def support(encoding: PositionEncoding, rays: Rays, token: int, content: Tensor,
     found = encoding.support(rays.select(torch.tensor([[token]], device=content.device)), content[None, None], layer)
     if found is None:
         return None
-    weights, *places = (x[0, 0].double().cpu().numpy() for x in (found.weights, found.depths, found.spreads))
+    weights, *positions = (x[0, 0].double().cpu().numpy() for x in (found.weights, found.depths, found.spreads))
     # Heads that share a depth are one hypothesis.
-    (depths, spreads), same = np.unique(np.stack(places), axis=1, return_inverse=True)
+    (depths, spreads), same = np.unique(np.stack(positions), axis=1, return_inverse=True)
     return TokenSupport(np.bincount(same.ravel(), weights), depths, spreads, found.uniform, found.patch)
 
 
@@ -168,8 +168,8 @@ def response(encoding: PositionEncoding, rays: Rays, token: int, content: Tensor
     Returns:
         (num_heads, n).
     """
-    frame = encoding.prepare(rays.select(torch.tensor([[token]], device=points.device)))
-    keys = encoding.rotate_keys(frame, content[None, None], layer)
+    prepared = encoding.prepare(rays.select(torch.tensor([[token]], device=points.device)))
+    keys = encoding.rotate_keys(prepared, content[None, None], layer)
     queries = encoding.rotate_queries(points[None])
     dims = len(content) // num_heads
     unit = points.new_zeros(1, len(points), num_heads, dims)

@@ -45,8 +45,8 @@ class PerturbCameras(BaseTransform):
     - ``dropout``: the images of ``severity`` cameras, drawn in each frame, are black; calibrations stay. Black instead
       of left out, since models and batches may count on the number of cameras, and a dead camera is no surprise to a
       calibration.
-    - ``delay``: the pose of the rig is late. In nuScenes a camera's place on the vehicle is constant in a scene and
-      nothing of it can be late; the vehicle moves, though. Each camera is said to stand where it stood ``severity`` key
+    - ``delay``: the pose of the rig is late. In nuScenes a camera's position on the vehicle is constant in a
+      scene and cannot be late; the vehicle moves, though. Each camera is said to stand where it stood ``severity`` key
       frames ago (1: at the former key frame, half a second in nuScenes; between them poses are interpolated), while
       image, LiDAR frame and its pose are of now. First frames of scenes have no former one and stay as they are.
 
@@ -62,8 +62,8 @@ class PerturbCameras(BaseTransform):
     ``lidar2global`` (4, 4), ``dropout`` only ``image_plans``.
 
     Raises:
-        ValueError: An unknown kind or impossible severity, more black cameras than there are, another place in the
-            pipeline, or a frame with labels, which would have to change too.
+        ValueError: An unknown kind or impossible severity, more black cameras than there are, another position in
+            the pipeline, or a frame with labels, which would have to change too.
     """
 
     def __init__(self, kind: str, severity: float, seed: int = 0) -> None:
