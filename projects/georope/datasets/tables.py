@@ -8,6 +8,7 @@ from nuscenes.eval.detection.constants import ATTRIBUTE_NAMES
 from nuscenes.eval.detection.utils import category_to_detection_name
 from nuscenes.nuscenes import NuScenes
 from nuscenes.utils.color_map import get_colormap
+from nuscenes.utils.geometry_utils import transform_matrix
 from pyquaternion import Quaternion
 from tqdm import tqdm
 
@@ -211,7 +212,4 @@ def _counts(counter: Counter) -> str:
 
 def pose_matrix(record: dict) -> np.ndarray:
     """A record with ``translation`` (3) and ``rotation`` (quaternion w, x, y, z) as a float64 4x4 matrix."""
-    matrix = np.eye(4)
-    matrix[:3, :3] = Quaternion(record['rotation']).rotation_matrix
-    matrix[:3, 3] = record['translation']
-    return matrix
+    return transform_matrix(record['translation'], Quaternion(record['rotation']))
