@@ -1,4 +1,4 @@
-"""nuScenes and sets like it as camera frames: info files, datasets, transforms, streams."""
+"""nuScenes and similar data sets as camera frames: info files, datasets, transforms, streams."""
 from . import transforms
 from .camera_dataset import CameraDataset
 from .nuscenes_dataset import NuScenesCameraDataset

@@ -32,13 +32,13 @@ class CameraDataset(Det3DDataset):
     Scenes are ordered by their first timestamp, whatever the order in the file. LiDAR files are never opened and
     ``lidar_points`` may be missing: the "LiDAR frame" is then the ego frame. Cameras: any number, the same in all
     frames (see ``incomplete``), in the order of :data:`georope.datasets.info_file.CAMERAS`, others after them as they
-    first come. No frame is ever replaced by another one; what is wrong with a frame is an error that names it.
+    first come. No frame is ever replaced by another one; a fault in a frame is an error that names it.
 
     What a frame holds: :class:`georope.datasets.frame.CameraFrame`.
 
-    Which objects are there in training: objects of other classes are left out of both the 3D and the 2D labels (the
-    file's label -1, or a class that is not in ``metainfo['classes']``). The 3D labels are further chosen by
-    ``use_valid_flag``. The 2D labels are not: the file makes no difference there.
+    Objects in training: objects of other classes (the file's label -1, or a class that is not in
+    ``metainfo['classes']``) are left out of both the 3D and the 2D labels. ``use_valid_flag`` applies to the 3D labels
+    only: the file has no such flag for the 2D labels.
 
     Args:
         ann_file: Info file, relative to ``data_root`` or absolute, or a list of them (train and val for a model that
@@ -176,11 +176,11 @@ class CameraDataset(Det3DDataset):
         return frames
 
     def _where(self, entry: dict) -> str:
-        """How messages about an entry begin."""
+        """The beginning of messages about an entry."""
         return f'{self._files[entry["token"]]}: sample {entry["token"]}: '
 
     def _gaps(self, entries: list[dict]) -> dict[str, dict[str, str]]:
-        """Set ``cameras``; what the frames lack of them, which is an error or is told, as ``incomplete`` says."""
+        """Set ``cameras`` and find those that frames lack: an error or a warning, depending on ``incomplete``."""
         for entry in entries:
             images = _required(entry, 'images', self._where(entry))
             if not images and self.incomplete == 'error':
@@ -252,8 +252,8 @@ class CameraDataset(Det3DDataset):
         return frame
 
     def parse_ann_info(self, info: dict, gaps: Mapping[str, str] = MappingProxyType({})) -> dict:
-        """Annotations of one entry as arrays; boxes (n, 9) still have their centre at the centre. A camera that is not
-        there shows nothing."""
+        """Annotations of one entry as arrays; the origin of boxes (n, 9) is still their centre. A missing camera
+        has no 2D labels."""
         where = self._where(info)
         instances = [item for item in _required(info, 'instances', where)
                      if self._label(item, 'bbox_label_3d', where) >= 0]
@@ -281,7 +281,7 @@ class CameraDataset(Det3DDataset):
         return ann_info
 
     def filter_data(self) -> list[dict]:
-        """Leave out empty training frames if ``filter_empty_gt``."""
+        """Leave out training frames without objects if ``filter_empty_gt``."""
         if self.test_mode or not self.filter_empty_gt:
             return self.data_list
         return [frame for frame in self.data_list if len(frame['ann_info']['gt_labels_3d'])]

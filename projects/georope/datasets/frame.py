@@ -22,7 +22,7 @@ class CameraImage(TypedDict):
 class Annotations(TypedDict, total=False):
     """The objects of a frame; labels count in the order of ``metainfo['classes']``.
 
-    The last four are lists over cameras, and are there where the info file has ``cam_instances``.
+    The last four are lists over cameras. They exist only if the info file has ``cam_instances``.
     """
 
     gt_bboxes_3d: LiDARInstance3DBoxes  # (n, 9) LiDAR frame, metres; velocity in m/s, NaN where unknown

@@ -1,5 +1,5 @@
-"""Frames without info file, for inference alone: one's own images with a calibration file, or a nuScenes folder, also
-between its key frames."""
+"""Frames without info file, for inference only: your own images with a calibration file, or a nuScenes folder,
+including the images between its key frames."""
 from __future__ import annotations
 
 from bisect import bisect_left
@@ -22,7 +22,7 @@ MAX_GAP = 0.1  # s between the images of a frame that belongs to no sample; nuSc
 
 @dataclass
 class LooseFrame:
-    """What a detector needs of a frame.
+    """What a detector needs to know about a frame.
 
     Attributes:
         token: its name.
@@ -61,7 +61,7 @@ def read_frames(path: str | Path) -> list[LooseFrame]:
           - images: {front: 000/front.jpg, left: 000/left.jpg}   # beside this file, or absolute
             token: '000'                  # optional: a name; default: the frame's number
             timestamp: 12.5               # s; these three are for models with a memory
-            lidar2global: 4x4             # from the LiDAR frame to one that stays
+            lidar2global: 4x4             # from the LiDAR frame to one fixed in the world
             scene: drive 7                # optional
 
     Raises:
@@ -110,8 +110,8 @@ def nuscenes_frames(root: str | Path, version: str, scenes: list[str] | None = N
                     between: bool = False) -> Iterator[LooseFrame]:
     """Frames of a nuScenes folder, scene by scene, in order of time.
 
-    Key frames are those of the info files. The LiDAR frame of one between them is where the LiDAR was when the first
-    camera took its image; its token is that of this image in ``sample_data``.
+    Key frames are those of the info files. Between them, the LiDAR frame of a frame is where the LiDAR was when the
+    first camera took its image, and its token is that of this image in ``sample_data``.
 
     Args:
         root: data root; no LiDAR file is opened.

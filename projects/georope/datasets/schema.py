@@ -1,7 +1,7 @@
-"""What the nuScenes tables must hold, as one declarative schema; :mod:`.table_check` holds a set against it.
+"""What the nuScenes tables must hold, as one declarative schema; :mod:`.table_check` compares a data set with it.
 
-Only what is read is asked for. A kind looks at the values of a field in all records at once: a million annotations take
-seconds.
+The schema has only those fields that are read. A kind checks the values of a field in all records at once, so that a
+million annotations take seconds.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNIT = 1e-2  # of a quaternion's norm
 
 
 class Kind(NamedTuple):
-    """What a field holds: in words, and whether all values of a column are so (a TypeError or ValueError is a no)."""
+    """The content of a field: in words, and as a test of all values of a column (TypeError or ValueError: not so)."""
 
     words: str
     holds: Callable[[list], bool]
@@ -42,7 +42,7 @@ class Reference(NamedTuple):
 
 
 def maybe(field: Kind | Reference) -> Kind | Reference:
-    """The same, of a field that may be missing."""
+    """The same for a field that may be missing."""
     return field._replace(optional=True)
 
 

@@ -49,7 +49,7 @@ def check_tables(folder: str, tables: Mapping[str, Any], schema: Mapping[str, Ma
 
 
 def _of_each_first(faults: Sequence[Fault]) -> list[Fault]:
-    """The faults, those that are the first of their table and field before the second ones, and so on."""
+    """The faults in another order: the first of each table and field, then the second ones, and so on."""
     seen, ranks = Counter(), []
     for fault in faults:
         ranks.append(seen[fault[::2]])
@@ -58,7 +58,7 @@ def _of_each_first(faults: Sequence[Fault]) -> list[Fault]:
 
 
 def short(value: Any) -> str:
-    """A value for a message."""
+    """A value as short text for a message."""
     text = repr(value)
     return text if len(text) <= 60 else f'{text[:57]}...'
 
@@ -91,7 +91,7 @@ def _shape_faults(name: str, rows: Any) -> Iterator[Fault]:
 
 def _column_faults(name: str, rows: Sequence[dict], field: str, wanted: Kind | Reference,
                    tokens: Mapping[str, set]) -> Iterator[Fault]:
-    """The faults of one field, which are looked for one by one only if the column as a whole has some."""
+    """The faults of one field. Records are checked one by one only if the column as a whole has a fault."""
     refers = isinstance(wanted, Reference)
     if refers and wanted.table not in tokens:
         return
@@ -133,7 +133,7 @@ def _camera_faults(tables: Mapping[str, Sequence[dict]]) -> Iterator[Fault]:
 
 
 def _owner_faults(tables: Mapping[str, Sequence[dict]], schema: Mapping[str, Mapping]) -> Iterator[Fault]:
-    """Chains that lead into another scene or instance."""
+    """Links that lead into another scene or instance."""
     for name, rows in tables.items():
         for field, wanted in schema[name].items():
             if not isinstance(wanted, Reference) or wanted.owner is None or wanted.table not in tables:

@@ -1,4 +1,4 @@
-"""Frames that are not whole: which cameras a frame lacks, and what is said of it."""
+"""Incomplete frames: which cameras they lack, and the message about it."""
 from __future__ import annotations
 
 import os
@@ -15,7 +15,7 @@ NO_RECORD, NO_FILE, BROKEN = 'not in the info file', 'no image file', 'broken im
 def has_end(data: bytes) -> bool:
     """Whether a JPEG has its end marker, whatever follows it: some cameras pad their files.
 
-    Only behind the headers, which may hold a preview with an end of its own.
+    The marker counts only behind the headers, which may hold a preview with an end marker of its own.
     """
     if JPEG_END in data[-TAIL:]:
         return True
@@ -27,9 +27,9 @@ def has_end(data: bytes) -> bool:
 
 
 def fault_of(path: str) -> str | None:
-    """Why a file is no whole image, as far as its first and last bytes tell; None where they tell nothing.
+    """Why a file is not a complete image, judging by its first and last bytes; None if they show no fault.
 
-    Addresses such as s3://... are not looked at.
+    Addresses such as s3://... are not checked.
     """
     if '://' in path:
         return None
@@ -78,5 +78,5 @@ def gaps_in_words(gaps: Mapping[str, Mapping[str, str]], number: int) -> str:
 
 
 def all_cameras(entries: Iterable[dict]) -> list[str]:
-    """Names of the cameras of all entries, as they first come."""
+    """Names of the cameras of all entries, in order of first appearance."""
     return list(dict.fromkeys(name for entry in entries for name in entry['images']))

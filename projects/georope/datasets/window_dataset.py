@@ -20,7 +20,7 @@ class CameraWindowDataset(CameraDataset):
     of a window and for repeats of it, else True. Tests get single frames as from the base class.
 
     A packed window is ``inputs``: ``img`` (T, N, 3, h, w), and ``data_samples``: that of the last frame, with
-    ``frames``, a list of the T Det3DDataSamples, which ``DataSample.to`` does not reach into.
+    ``frames``, a list of the T Det3DDataSamples, which ``DataSample.to`` does not move.
 
     Args:
         queue_length: Frames of a window, T.

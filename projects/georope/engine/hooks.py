@@ -103,7 +103,7 @@ class CheckWeightsHook(Hook):
                          bool(fitting))
 
     def _refuse(self, told: str, advice: str, anything: bool) -> None:
-        """Raises, or warns where differences are accepted and the checkpoint has anything for this model."""
+        """Raises; warns instead if differences are accepted and the checkpoint has anything for this model."""
         if not (self.accept and anything):
             way_out = ', or go on all the same: --accept-weights' if anything else ''
             raise RuntimeError(f'{told}; {advice}{way_out}')
@@ -111,7 +111,7 @@ class CheckWeightsHook(Hook):
 
 
 class CheckScheduleHook(Hook):
-    """Refuses to resume a run whose schedule, or order of frames in streams, is another than the saved one.
+    """Refuses to resume a run whose schedule, or order of frames in streams, differs from the saved one.
 
     mmengine takes the saved state of each scheduler as it is. With another batch size, number of processes, number of
     epochs or iterations or learning rate it would belong to another run: the rate would fall too early, or never, or
@@ -149,7 +149,7 @@ def _schedulers(schedulers: list | dict | None) -> list[dict]:
 
 
 def _streams(sampler: StreamBatchSampler) -> dict[str, int]:
-    """What, with seed and iteration, decides which frames the batches of a stream hold."""
+    """What decides, together with seed and iteration, which frames the batches of a stream hold."""
     return dict(slots=sampler.num_slots, sequences=len(sampler.sequences))
 
 
@@ -165,7 +165,7 @@ def _other_streams(runner, saved: dict[str, int] | None, current: dict[str, int]
 
 
 def _other_length(runner, checkpoint: dict) -> list[str]:
-    """A training that ended with its schedule, and now would go on behind its end or stop before it."""
+    """A training that ended with its schedule and now would continue beyond its end or stop before it."""
     lengths = {(state.get('by_epoch', True), state[key]) for state in _schedulers(checkpoint.get('param_schedulers'))
                for key in ('end', 'T_max') if key in state}
     info = checkpoint.get('message_hub', {}).get('runtime_info', {})
@@ -191,7 +191,7 @@ def _some(what: str, keys: list[str]) -> str:
 
 @HOOKS.register_module()
 class CheckDataHook(Hook):
-    """Holds the datasets against the model and the evaluator before the first step, not after the first epochs.
+    """Compares the datasets with the model and the evaluator before the first step, not after the first epochs.
 
     Heads (``num_classes``) and every dataset (``metainfo['classes']``) must have the same number of classes; metrics
     with a method ``check`` look at their files.

@@ -1,4 +1,4 @@
-"""Boxes to draw, from whatever holds them, and their projection."""
+"""Boxes to draw, from data samples or result files, and their projection."""
 from __future__ import annotations
 
 import dataclasses

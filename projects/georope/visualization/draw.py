@@ -21,13 +21,13 @@ COLOURS = {
     'trailer': (115, 163, 212), 'barrier': (177, 165, 154), 'motorcycle': (160, 214, 6), 'bicycle': (153, 237, 128),
     'pedestrian': (131, 91, 255), 'traffic_cone': (44, 114, 243),
 }
-# Where people look for them; cameras of other names follow in the order given.
+# As seen from the vehicle; cameras of other names follow in the order given.
 LAYOUT = ('CAM_FRONT_LEFT', 'CAM_FRONT', 'CAM_FRONT_RIGHT', 'CAM_BACK_LEFT', 'CAM_BACK', 'CAM_BACK_RIGHT')
 _SHIFT = 4  # OpenCV draws to 1/16 pixel
 
 
 def class_colour(name: str) -> tuple[int, int, int]:
-    """The colour of a class; classes nuScenes does not have get one that depends on their name only."""
+    """The colour of a class; that of a class which nuScenes does not have depends on its name only."""
     palette = list(COLOURS.values())
     return COLOURS.get(name, palette[zlib.crc32(name.encode()) % len(palette)])
 
@@ -41,12 +41,12 @@ def track_colour(track: str) -> tuple[int, int, int]:
 
 
 def _colours(boxes: Boxes) -> list[tuple[int, int, int]]:
-    """Tracks have a colour each, so that a lost one shows; other boxes that of their class."""
+    """Each track has its own colour, so that a lost track is visible; other boxes have that of their class."""
     return [class_colour(name) for name in boxes.names] if boxes.ids is None else [track_colour(i) for i in boxes.ids]
 
 
 def _short(track: str) -> str:
-    """What is written of an id: the part behind the scene, of long ones the beginning."""
+    """The part of an id that is written: what follows the scene's name, shortened if long."""
     track = track.rsplit('/', 1)[-1]
     return track if len(track) <= 6 else f'{track[:4]}\u2026'
 
@@ -71,7 +71,7 @@ def _write(image: np.ndarray, texts: Sequence[tuple], boxed: bool = False) -> No
 
 
 def _apart(texts: Sequence[tuple]) -> list[tuple]:
-    """Those texts that do not cover an earlier one."""
+    """The texts that do not overlap an earlier one."""
     kept, areas = [], []
     for item in texts:
         x, y, text, _, size, anchor = item

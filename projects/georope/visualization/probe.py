@@ -72,7 +72,7 @@ class Probe:
         return (index * rows + int(v // self.stride)) * columns + int(u // self.stride)
 
     def token_content(self, token: int, layer: int) -> Tensor:
-        """(C,), zeros without a forward pass: an encoding that has not learnt yet does not look at them.
+        """(C,) features of an image token; zeros without a forward pass, since an untrained encoding does not use them.
 
         Raises:
             ValueError: the 2D head left out the token.
