@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""What a model costs: parameters and FLOPs by part, frames per second and peak memory of inference. Prints a table.
+"""The cost of a model: parameters and FLOPs by part, frames per second and peak memory of inference. Prints a table.
 
     tools/analysis.py configs/petr/petr-urope_r50_8xb2-24e_nus-3d.py
     tools/analysis.py CONFIG... --device cuda --amp float16
@@ -52,7 +52,7 @@ def parts_of(model: nn.Module) -> dict[str, list[nn.Module]]:
 
 
 def parameters(model: nn.Module) -> dict[str, int]:
-    """Of each part, each tensor once."""
+    """Number of parameters of each part; each tensor counts once."""
     def count(modules: list[nn.Module]) -> int:
         return sum(p.numel() for p in {p for module in modules for p in module.parameters()})
     counts = {name: count(modules) for name, modules in parts_of(model).items()}
@@ -61,14 +61,14 @@ def parameters(model: nn.Module) -> dict[str, int]:
 
 
 def flops(model: nn.Module, run) -> dict[str, int]:
-    """Of each part, in one call of ``run``."""
+    """FLOPs of each part in one call of ``run``."""
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):  # it knows no fused kernel of a CPU
         run()
     names = {module: name for name, module in model.named_modules()}
     prefix = type(model).__name__
 
     def count(modules: list[nn.Module]) -> int:
-        """Of modules and those in them that are called by themselves: an encoding has no forward of its own."""
+        """FLOPs of modules, and of submodules that are called directly: an encoding has no forward of its own."""
         own = [f'{prefix}.{names[module]}' for module in modules]
         outermost = {}
         for name in counter.flop_counts:
@@ -101,7 +101,7 @@ class Runs:
 
 
 def peak_memory(run: Runs) -> int:
-    """Bytes above parameters and what else is there; on a CPU what its allocator hands out at the most."""
+    """Peak bytes in addition to parameters and other tensors that exist before; on a CPU, of its allocator."""
     if run.args.device.startswith('cuda'):
         torch.cuda.reset_peak_memory_stats(run.args.device)
         before = torch.cuda.memory_allocated(run.args.device)

@@ -84,11 +84,11 @@ def make(folder: Path, frames: int, boxes: int, sweeps: int) -> None:
             length = min(LENGTH, count)
             first = int(rng.integers(count - length + 1))
             tables['instance'].append(dict(token=instance, category_token=kind))
-            place = np.array([(start + first * STEP) * 8e-6, 0, 1]) + rng.uniform(-50, 50, 3) * (1, 1, 0)
+            position = np.array([(start + first * STEP) * 8e-6, 0, 1]) + rng.uniform(-50, 50, 3) * (1, 1, 0)
             for i in range(length):
                 tables['sample_annotation'].append(dict(
                     token=f'{instance}-{i}', sample_token=tokens[first + i], instance_token=instance,
-                    attribute_tokens=['moving'] if kind == 'car' else [], translation=(place + [i, 0, 0]).tolist(),
+                    attribute_tokens=['moving'] if kind == 'car' else [], translation=(position + [i, 0, 0]).tolist(),
                     size=[2., 4.5, 1.6], rotation=[1., 0., 0., 0.], num_lidar_pts=3, num_radar_pts=0,
                     visibility_token='4', prev=f'{instance}-{i - 1}' if i else '',
                     next=f'{instance}-{i + 1}' if i + 1 < length else ''))
@@ -105,10 +105,10 @@ def submission(root: Path, boxes: int) -> Path:
     rng = np.random.default_rng(1)
 
     def rows(token: str) -> list[dict]:
-        places, scores = rng.uniform(-50, 50, (boxes, 3)).tolist(), rng.uniform(size=boxes).tolist()
-        return [dict(sample_token=token, translation=place, size=[2.1, 4.5, 1.6], rotation=[.8, 0., 0., .6],
+        positions, scores = rng.uniform(-50, 50, (boxes, 3)).tolist(), rng.uniform(size=boxes).tolist()
+        return [dict(sample_token=token, translation=position, size=[2.1, 4.5, 1.6], rotation=[.8, 0., 0., .6],
                      velocity=[1.25, -.5], detection_name='car', detection_score=score,
-                     attribute_name='vehicle.moving') for place, score in zip(places, scores)]
+                     attribute_name='vehicle.moving') for position, score in zip(positions, scores)]
 
     frames = [frame.token for frames in split_frames('val', str(root)).values() for frame in frames]
     if not path.exists():

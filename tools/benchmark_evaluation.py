@@ -53,7 +53,7 @@ class Scene:
                 self._object(label)
         self._false_tracks(boxes)
 
-    def _place(self, label: int, frame: int) -> np.ndarray:
+    def _position(self, label: int, frame: int) -> np.ndarray:
         distance, angle = self.rng.uniform(3, CLASSES[NAMES[label]][3]), self.rng.uniform(0, 2 * np.pi)
         return self.ego[frame] + distance * np.array([np.cos(angle), np.sin(angle)])
 
@@ -61,16 +61,16 @@ class Scene:
         rng, length = self.rng, min(self.frames, 2 + self.rng.poisson(LENGTH - 2))
         times = np.arange(length) + rng.integers(self.frames - length + 1)
         velocity = rng.normal(0, 5, 2) * (rng.uniform() < .3)
-        places = self._place(label, times[length // 2]) + np.outer((times - times[length // 2]) * STEP, velocity)
-        self.objects.append((label, times, places, velocity))
+        positions = self._position(label, times[length // 2]) + np.outer((times - times[length // 2]) * STEP, velocity)
+        self.objects.append((label, times, positions, velocity))
         if rng.uniform() > .95:
             return
         score, self._id = rng.beta(2, 3), self._next()
-        for frame, place in zip(times, places):
+        for frame, position in zip(times, positions):
             if rng.uniform() < .03:
                 score, self._id = rng.beta(2, 3), self._next()
             if rng.uniform() < .93:
-                self.results[frame].append((label, place + rng.normal(0, .6, 2), velocity + rng.normal(0, .3, 2),
+                self.results[frame].append((label, position + rng.normal(0, .6, 2), velocity + rng.normal(0, .3, 2),
                                             float(np.clip(score + rng.normal(0, .08), .01, 1)), self._id))
 
     def _false_tracks(self, boxes: int) -> None:
@@ -80,12 +80,12 @@ class Scene:
             while len(alive) + len(results) < boxes:
                 label = int(rng.choice(len(NAMES), p=shares))
                 near = [box[1] for box in results if box[0] == label] if rng.uniform() < .4 else []
-                place = near[rng.integers(len(near))] + rng.normal(0, 3, 2) if near else self._place(label, frame)
-                alive.append((label, place, rng.normal(0, .5, 2), .6 * rng.beta(1, 6), self._next()))
+                position = near[rng.integers(len(near))] + rng.normal(0, 3, 2) if near else self._position(label, frame)
+                alive.append((label, position, rng.normal(0, .5, 2), .6 * rng.beta(1, 6), self._next()))
             room = boxes - len(results)
             alive = alive[:room]
-            results += [(label, place + rng.normal(0, .4, 2), velocity, float(score * rng.uniform(.7, 1.3)), name)
-                        for label, place, velocity, score, name in alive]
+            results += [(label, position + rng.normal(0, .4, 2), velocity, float(score * rng.uniform(.7, 1.3)), name)
+                        for label, position, velocity, score, name in alive]
 
     def _next(self) -> int:
         self.count = getattr(self, 'count', 0) + 1
@@ -128,15 +128,15 @@ def make(folder: Path, frames: int, boxes: int) -> list[str]:
                                            rotation=[1., 0., 0., 0.]))
             tables['sample_data'].append(dict(common, sample_token=token, ego_pose_token=token, is_key_frame=True,
                                               calibrated_sensor_token='lidar', filename=''))
-        for number, (label, times, places, _) in enumerate(scene.objects):
+        for number, (label, times, positions, _) in enumerate(scene.objects):
             instance = f'{name}-instance-{number:012}'  # as long as a real token
             tables['instance'].append(dict(token=instance, category_token=NAMES[label]))
-            for frame, place in zip(times, places):
+            for frame, position in zip(times, positions):
                 def token(frame: int, instance: str = instance, times: np.ndarray = times) -> str:
                     return f'{instance}-{frame}' if times[0] <= frame <= times[-1] else ''
                 tables['sample_annotation'].append(dict(
                     token=token(frame), sample_token=samples[frame], instance_token=instance, attribute_tokens=[],
-                    translation=[*place.tolist(), 1.], size=CLASSES[NAMES[label]][2], rotation=[1., 0., 0., 0.],
+                    translation=[*position.tolist(), 1.], size=CLASSES[NAMES[label]][2], rotation=[1., 0., 0., 0.],
                     num_lidar_pts=int(scene.rng.uniform() < .9), num_radar_pts=0, visibility_token='4',
                     prev=token(frame - 1), next=token(frame + 1)))
     (folder / VERSION).mkdir(parents=True, exist_ok=True)

@@ -4,10 +4,10 @@
     tools/benchmark_toy.py petr_toy petr-urope_toy --seeds 0 1 2 [--epochs 8] [--jobs 2]
     tools/benchmark_toy.py petr_toy petr-urope_toy --speed 9    # training steps in turn: the column `step`
 
-All start from one warmed-up backbone: `make demo` makes it, or tools/train.py configs/toy/backbone_toy.py.
+All start from one pretrained backbone: `make demo` makes it, or tools/train.py configs/toy/backbone_toy.py.
 
 Each finished run is written to --out at once, and an interrupted one goes on from its last epoch: the command can be
-stopped and started again. What a work dir holds is not made again: give a changed config other --work-dirs and --out.
+stopped and started again. Finished runs are not repeated: give a changed config other --work-dirs and --out.
 Toy results say nothing about nuScenes.
 """
 import argparse
@@ -82,10 +82,10 @@ def read(path):
 
 def store(path, value, *keys):
     """Put ``value`` at nested ``keys`` of a JSON file, whatever else has been written to it meanwhile."""
-    stored = place = read(path)
+    stored = node = read(path)
     for key in keys[:-1]:
-        place = place.setdefault(key, {})
-    place[keys[-1]] = value
+        node = node.setdefault(key, {})
+    node[keys[-1]] = value
     with atomic_open(str(path)) as file:
         file.write(json.dumps(stored, indent=1, sort_keys=True) + '\n')
 

@@ -22,7 +22,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--root-path', required=True, help='data root: the folder that holds the folder of the version')
     parser.add_argument('--version', default='v1.0', help='v1.0-mini, v1.0-trainval, v1.0-test or your own (default: '
                         f'those of {" and ".join(PARTS)} that are there)')
-    parser.add_argument('--out-dir', help='where the files go (default: the data root; with --update: in place)')
+    parser.add_argument('--out-dir', help='where the files go (default: the data root; with --update: those of FILE)')
     parser.add_argument('--extra-tag', default='nuscenes', help='first part of the names of the files (default: '
                         '%(default)s)')
     parser.add_argument('--only-existing', action='store_true', help='leave out scenes of which an image is not there: '

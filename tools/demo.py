@@ -67,7 +67,7 @@ def main():
                                                            'val_evaluator', 'test_evaluator'))]
     backbone = Path(cfg.load_from) if cfg.load_from else None
     if backbone and backbone.exists():
-        say(f'the backbone is warmed up: {backbone}')
+        say(f'the backbone is pretrained: {backbone}')
     elif backbone and backbone.parent.name == BACKBONE.stem:
         run(root, 'train.py', BACKBONE, '--resume', '--work-dir', backbone.parent, *options[2:4])
     by_epoch = 'max_epochs' in cfg.train_cfg

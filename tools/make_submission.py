@@ -37,7 +37,7 @@ def main() -> None:
     add_submission_arguments(parser)
     parser.add_argument('--out', required=True, help='the zip to make')
     parser.add_argument('--uses', nargs='+', choices=[key[4:] for key in CAMERA_META],
-                        help="what the method used, in place of the file's meta; weights that saw other data than "
+                        help="what the method used, instead of the file's meta; weights that saw other data than "
                              'nuScenes and ImageNet (DD3D, nuImages) are external')
     args = parser.parse_args()
     if not args.out.endswith('.zip'):

@@ -4,7 +4,7 @@ The flags are mmdet3d's and --compile; only --ceph is left out (file backends ar
 A run that was stopped and resumed repeats the epoch it was in. Weights, optimizer, learning rate and the order of the
 samples are those of a run in one go; random draws (dropout, denoising noise, augmentation) are others, since mmengine
 does not save the state of the generators. Trainings on streams (georope.StreamBatchSampler) repeat these too, from a
-checkpoint of a whole epoch. A run of another schedule, or streams of another number of lanes, are refused.
+checkpoint of a whole epoch. A run of another schedule, or streams of another number of slots, are refused.
 """
 import argparse
 

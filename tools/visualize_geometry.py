@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Draw what an encoding makes of a frame: supports of image tokens, response over the ground, attention of a query.
+"""Draw an encoding in a frame: supports of image tokens, response over the ground, attention of a query.
 
     tools/visualize_geometry.py configs/toy/petr-worldrope_toy.py --token CAM_FRONT 128 50 --out pictures
     tools/visualize_geometry.py CONFIG --checkpoint CHECKPOINT --sample TOKEN --token CAM_FRONT 128 50 --out pictures
@@ -8,12 +8,12 @@ Pixels are those of the image as the network gets it. Without a checkpoint the e
 
     support*.png            tokens' anchors, Gaussians or interval in all cameras and from above, per decoder layer
     depths.png              densities of predicted depth of these tokens, per decoder layer
-    response_A.png, B, ...  logits of each token's key with queries over the ground plane, by their places alone
+    response_A.png, B, ...  logits of each token's key with queries over the ground plane, by their positions alone
     attention_layer*.png    where one query looks, per decoder layer (with a checkpoint only)
 
 In responses, axial bands draw stripes along the axes, mixed ones a lattice per head. Its mean over heads is rings where
 all heads share one support (WorldRoPE), a blur of lattices where groups of heads have their own anchors (URoPE); it is
-grey where an encoding does not know where queries are.
+grey where an encoding does not depend on the position of queries.
 """
 import argparse
 import string
@@ -37,13 +37,13 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('config', type=local_file, help='config of a model; its test set is drawn')
     parser.add_argument('--checkpoint', type=local_file, help='trained weights')
     parser.add_argument('--accept-weights', action='store_true', help='draw weights of another model all the same')
-    parser.add_argument('--sample', default='0', help='token of the frame, or its place in the test set; default 0')
+    parser.add_argument('--sample', default='0', help='sample token, or index in the test set; default 0')
     parser.add_argument('--token', nargs=3, action='append', required=True, metavar=('CAMERA', 'U', 'V'),
                         help='image token at a pixel; may be given several times')
     parser.add_argument('--encodings', nargs='*', default=[
                         'urope', 'urope-mixed', 'learned-depth', 'rayrope', 'worldrope', 'worldrope-mixed'],
                         help="names in configs/_base_/encodings, or config files of a model or an `encoding`: their "
-                        "responses, as they start, beside the model's; default, all that know where queries are: "
+                        "responses, as they start, beside the model's; default, all that see where queries are: "
                         "%(default)s")
     parser.add_argument('--height', type=float, default=-1., help='of the plane of queries above the LiDAR, metres')
     parser.add_argument('--head', type=int, help='head whose response is drawn below the mean; default: the middle one')

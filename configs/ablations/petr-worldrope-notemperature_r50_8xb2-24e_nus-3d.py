@@ -1,4 +1,4 @@
-# Keys as doubt leaves them.
+# No temperature: keys stay as short as their uncertainty makes them.
 _base_ = '../petr/petr-worldrope_r50_8xb2-24e_nus-3d.py'
 
 encoding = dict(temperature='none')

@@ -1,4 +1,4 @@
-# Warms up backbone and neck of all toy models: each token names the class it shows. Stands in for ImageNet's weights.
+# Pretrains backbone and neck of all toy models: each image token is classified by what it shows. No ImageNet.
 _base_ = './petr_toy.py'
 
 model = dict(pts_bbox_head=dict(_delete_=True, type='georope.TokenClassifierHead', num_classes=10))

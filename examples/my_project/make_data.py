@@ -16,7 +16,7 @@ VERSION = 'v1.0-yard'
 TABLES = ('sensor', 'calibrated_sensor', 'ego_pose', 'scene', 'sample', 'sample_data', 'category', 'attribute',
           'instance', 'sample_annotation')
 CATEGORIES = {'vehicle.truck': 'forklift', 'human.pedestrian.adult': 'worker', 'movable_object.trafficcone': 'bollard'}
-# Own category -> the class of the devkit in whose place it is trained and scored.
+# Own category -> the class of the devkit as which it is trained and scored.
 CLASSES = {'forklift': 'truck', 'worker': 'pedestrian', 'bollard': 'traffic_cone'}
 
 

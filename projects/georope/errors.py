@@ -1,4 +1,4 @@
-"""Errors that a user's file caused. A tool shows them in one line, and everything else as the bug that it is."""
+"""Errors that a user's file caused. A tool shows them in one line; any other error keeps its traceback."""
 import functools
 import os
 import sys
@@ -13,11 +13,11 @@ class InputError(ValueError):
 
 
 class MissingInput(InputError, FileNotFoundError):
-    """A file that is not there."""
+    """A file that does not exist."""
 
 
 class UnreadableInput(InputError, OSError):
-    """A file that is there and cannot be read as what it should be."""
+    """A file that exists but cannot be read as what it should be."""
 
 
 def refuse(where: str, faults: Sequence[str]) -> None:

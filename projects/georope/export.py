@@ -33,7 +33,8 @@ class ExportedDetector(nn.Module):
     ``lidar2img`` (N, 4, 4) float32, LiDAR point -> (u d, v d, d, 1) in pixels of these images. For a model with a
     memory of M entries also
 
-    - ``motion`` (4, 4): from the LiDAR frame of the previous frame to this one (computed in float64 from both poses),
+    - ``motion`` (4, 4): from the LiDAR frame of the previous frame to this one, ``inv(lidar2global) @ previous
+      lidar2global``, computed in float64,
     - ``elapsed`` (1,): seconds since then; ``continued`` (1,): 0 in the first frame of a scene, else 1,
     - ``memory_embedding`` (1, M, C), ``memory_points`` (1, M, 3), ``memory_velocity`` (1, M, 2), ``memory_poses``
       (1, M, 4, 4), ``memory_ages`` (1, M), ``memory_filled`` (1, M): what the call before returned under the names
@@ -283,7 +284,7 @@ def check(detector: ExportedDetector, model: nn.Module, frames: Sequence[dict],
 def _difference(logits: np.ndarray, codes: np.ndarray, true_logits: np.ndarray,
                 true_codes: np.ndarray) -> tuple[float, float, float]:
     """Largest differences of queries (Q, ...). Queries are taken in whichever order brings them together: two
-    remembered objects of equal score may have changed places."""
+    remembered objects of equal score may be in another order."""
     own, true = np.concatenate((codes, logits), 1), np.concatenate((true_codes, true_logits), 1)
     rows, columns = linear_sum_assignment(np.abs(true[:, None] - own).max(-1))
     own, true = own[columns], true[rows]
@@ -307,12 +308,12 @@ def made_up_frames(image_size: tuple[int, int], num_cameras: int, number: int) -
     frames = []
     for step in range(number):
         angle = 0.05 * step
-        pose = np.eye(4)
-        pose[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
-        pose[:3, 3] = 1000 + 100 * np.sin(angle), 600 + 100 * (1 - np.cos(angle)), 1.8
+        lidar2global = np.eye(4)
+        lidar2global[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+        lidar2global[:3, 3] = 1000 + 100 * np.sin(angle), 600 + 100 * (1 - np.cos(angle)), 1.8
         images = random.integers(0, 256, (num_cameras, 3, height, width), dtype=np.uint8)
         frames.append(dict(
-            images=images, cam2img=cam2img, lidar2cam=lidar2cam, lidar2img=cam2img @ lidar2cam, ego_pose=pose,
+            images=images, cam2img=cam2img, lidar2cam=lidar2cam, lidar2img=cam2img @ lidar2cam, ego_pose=lidar2global,
             timestamp=0.5 * step, prev_exists=step > 0, scene_token='drive', token=f'frame {step}',
             box_type_3d=LiDARInstance3DBoxes, img_shape=[image_size] * num_cameras))
     return frames

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, then renamed; read with a clear refusal."""
+"""Files that are whole or not there: written beside their final path, then renamed; read with a clear refusal."""
 from __future__ import annotations
 
 import contextlib

@@ -98,7 +98,7 @@ class Detector:
         Args:
             images: N images: paths, arrays (h, w, 3) uint8 in OpenCV's order BGR, or PIL images. Sizes may differ.
             lidar2img: (N, 4, 4), LiDAR point -> (u d, v d, d, 1), u and v in pixels of the given images, d in metres;
-                in place of ``cam2img`` and ``lidar2cam``.
+                instead of ``cam2img`` and ``lidar2cam``.
             cam2img: (N, 3 or 4, 3 or 4), camera matrices.
             lidar2cam: (N, 4, 4), rigid.
 
@@ -172,7 +172,7 @@ class Stream:
 
         Args:
             images, lidar2img, cam2img, lidar2cam: see ``Detector``.
-            lidar2global: (4, 4), where the LiDAR frame is in a frame that stays for the scene, metres.
+            lidar2global: (4, 4), LiDAR frame -> a frame that is fixed for the scene, metres.
             timestamp: seconds; must not fall within a scene.
             scene: name of the scene; another one than that of the frame before starts anew, as ``reset`` does.
             remember: False for a frame that sees the memory and leaves no trace in it, such as those between the key
@@ -188,13 +188,13 @@ class Stream:
     def predict(self, *args, lidar2global, timestamp: float, scene: str = '', remember: bool = True,
                 **kwargs) -> Det3DDataSample:
         """As ``__call__``, but the data sample; see ``Detector.predict``."""
-        pose = as_pose(lidar2global, f'frame {kwargs.get("token", "frame")}: lidar2global')
+        lidar2global = as_pose(lidar2global, f'frame {kwargs.get("token", "frame")}: lidar2global')
         memory = self._memory if remember else copy.copy(self._memory)
         start = timestamp if scene != self._scene or self._start is None else self._start
         self.detector.model.pts_bbox_head.memory = memory
         # As in a data set: float64 seconds since the scene's first frame.
         sample = self.detector.predict(
-            *args, **kwargs, ego_pose=pose, lidar2global=pose, timestamp=float(timestamp) - start,
+            *args, **kwargs, ego_pose=lidar2global, lidar2global=lidar2global, timestamp=float(timestamp) - start,
             scene_token=scene, prev_exists=scene == self._scene)
         if remember:
             self._scene, self._start = scene, start

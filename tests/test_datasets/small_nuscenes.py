@@ -96,8 +96,8 @@ def write_nuscenes(root, scenes=(('scene-0061', 3), ('scene-0103', 2)), cameras=
             for name in ('LIDAR_TOP', *cameras):
                 delay = camera_delay.get(name, 0.) if isinstance(camera_delay, dict) else camera_delay
                 taken = time if name == 'LIDAR_TOP' else time - delay
-                place = start + heading.rotate(np.array([speed * (taken - begin), 0., 0.]))
-                add('ego_pose', f'{token}-{name}', timestamp=round(taken * 1e6), translation=place.tolist(),
+                position = start + heading.rotate(np.array([speed * (taken - begin), 0., 0.]))
+                add('ego_pose', f'{token}-{name}', timestamp=round(taken * 1e6), translation=position.tolist(),
                     rotation=heading.elements.tolist())
                 camera = name != 'LIDAR_TOP'
                 file = f'samples/{name}/{token}__{name}.{"jpg" if camera else "pcd.bin"}'
@@ -115,10 +115,10 @@ def write_nuscenes(root, scenes=(('scene-0061', 3), ('scene-0103', 2)), cameras=
             add('instance', f'{scene}-{k}', category_token=f'cat-{item["category"]}', nbr_annotations=len(names),
                 first_annotation_token=names[0], last_annotation_token=names[-1])
             for j, i in enumerate(seen):
-                place = np.array(item['position']) + np.array(item['velocity']) * interval * i
+                position = np.array(item['position']) + np.array(item['velocity']) * interval * i
                 add('sample_annotation', names[j], sample_token=tokens[i], instance_token=f'{scene}-{k}',
                     visibility_token='', attribute_tokens=[f'att-{item["attribute"]}'] if item['attribute'] else [],
-                    translation=(start + heading.rotate(place)).tolist(), size=list(item['size']),
+                    translation=(start + heading.rotate(position)).tolist(), size=list(item['size']),
                     rotation=(heading * Quaternion(axis=(0, 0, 1), radians=item['yaw'])).elements.tolist(),
                     prev=names[j - 1] if j else '', next=names[j + 1] if j + 1 < len(names) else '',
                     num_lidar_pts=item['lidar'], num_radar_pts=item['radar'])

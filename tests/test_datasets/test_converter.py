@@ -148,7 +148,7 @@ def test_cameras_40_ms_apart_see_the_ego_motion(tmp_path):
     write_nuscenes(tmp_path, cameras=cameras, camera_delay={'CAM_FRONT': .04}, speed=10., images=False)
     table = tmp_path / 'v1.0-mini' / 'calibrated_sensor.json'
     lidar, camera, other = json.loads(table.read_text())
-    other.update({key: camera[key] for key in ('translation', 'rotation')})  # both cameras at the same place of the car
+    other.update({key: camera[key] for key in ('translation', 'rotation')})  # both cameras at one position
     table.write_text(json.dumps([lidar, camera, other]))
     images = load_infos(create_infos(tmp_path, 'v1.0-mini')[0])['data_list'][1]['images']
     early, late = (np.array(images[name]['lidar2cam']) for name in cameras)

@@ -12,7 +12,7 @@ from georope.toy import EDGE_CASES, make_toy_nuscenes
 
 def dataset(root, file, **kwargs):
     with warnings.catch_warnings():
-        warnings.simplefilter('error', UserWarning)  # no calibration, pose or order is doubted
+        warnings.simplefilter('error', UserWarning)  # no warning about calibration, pose or order
         return NuScenesCameraDataset(str(file), str(root), metainfo=dict(classes=CLASSES), **kwargs)
 
 

@@ -88,7 +88,7 @@ def test_draws_depend_on_seed_token_and_camera_only(kind):
     np.testing.assert_array_equal(of(before), of(before))
     turned = {key: value[::-1] if key in ('cam_names', 'image_plans', 'cam2img', 'lidar2cam', 'lidar2img') else value
               for key, value in before.items()}
-    np.testing.assert_array_equal(of(turned)[::-1], of(before))  # by name, not by place
+    np.testing.assert_array_equal(of(turned)[::-1], of(before))  # by name, not by position
     for others in (([of(before, seed) for seed in range(8)]), [of(dict(before, token=str(i))) for i in range(8)]):
         assert len(np.unique(np.array(others), axis=0)) > 1
     if kind != 'dropout':
@@ -215,7 +215,7 @@ def test_dropped_cameras_are_black_and_stay_so_at_higher_severity(small_root, bu
 def test_delay_places_cameras_where_they_stood(seed):
     before = frame(seed)
     after = perturbed(before, 'delay', 1.)
-    # the cameras' places in the world, had the rig not moved since the former frame
+    # the cameras' positions in the world, had the rig not moved since the former frame
     told = np.linalg.inv(after['lidar2cam'] @ np.linalg.inv(before['lidar2global']))
     stood = before['prev_lidar2global'] @ np.linalg.inv(before['lidar2cam'])
     np.testing.assert_allclose(told, stood, atol=1e-8)

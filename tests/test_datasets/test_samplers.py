@@ -1,4 +1,4 @@
-"""Which frames a lane sees, in which order, from where on: on sets that are no more than lengths of scenes."""
+"""Which frames a slot sees, in which order, from where on: on sets that are no more than lengths of scenes."""
 import itertools
 import pickle
 import time
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from georope.datasets import LaneIndex, SceneBatchSampler, StreamBatchSampler
+from georope.datasets import SceneBatchSampler, StreamBatchSampler, StreamIndex
 from georope.engine import StreamHook
 from georope.registry import DATA_SAMPLERS
 
@@ -40,13 +40,13 @@ def batches(number, lengths=UNEVEN, batch_size=1, split=1, start=0, **where):
     return list(itertools.islice(sampler, number))
 
 
-def lanes_of_the_recipe(number, sequences, lanes, seed):
-    """What the lanes show, step by step: a queue each, refilled by every ``lanes``-th of endless permutations."""
+def slots_of_the_recipe(number, sequences, slots, seed):
+    """What the slots show, step by step: a queue each, refilled by every ``slots``-th of endless permutations."""
     generator = torch.Generator()
     generator.manual_seed(seed)
-    endless = [int(i) for _ in range(2 * number * lanes) for i in torch.randperm(len(sequences), generator=generator)]
-    turns = [iter(endless[lane::lanes]) for lane in range(lanes)]
-    queues = [[] for _ in range(lanes)]
+    endless = [int(i) for _ in range(2 * number * slots) for i in torch.randperm(len(sequences), generator=generator)]
+    turns = [iter(endless[slot::slots]) for slot in range(slots)]
+    queues = [[] for _ in range(slots)]
     shown = []
     for _ in range(number):
         for queue, turn in zip(queues, turns):
@@ -60,8 +60,8 @@ def lanes_of_the_recipe(number, sequences, lanes, seed):
 @pytest.mark.parametrize('batch_size, ranks', [(1, 1), (4, 1), (2, 3), (1, 8)])
 @pytest.mark.parametrize('seed', [0, 5])
 def test_order_of_the_recipe(lengths, batch_size, ranks, seed):
-    """Also with fewer scenes than lanes, where the recipe stops."""
-    expected = lanes_of_the_recipe(25, Scenes(lengths).scenes(), batch_size * ranks, seed)
+    """Also with fewer scenes than slots, where the recipe stops."""
+    expected = slots_of_the_recipe(25, Scenes(lengths).scenes(), batch_size * ranks, seed)
     parts = [batches(25, lengths, batch_size, rank=rank, ranks=ranks, seed=seed) for rank in range(ranks)]
     assert [sum(step, []) for step in zip(*parts)] == expected
 
@@ -112,7 +112,7 @@ def test_resumes_at_once():
     assert time.perf_counter() - begin < 1
 
 
-def test_lanes_do_not_depend_on_how_ranks_share_them():
+def test_slots_do_not_depend_on_how_ranks_share_them():
     one = batches(40, batch_size=6, split=2, seed=3)
     for ranks in (2, 3, 6):
         parts = [batches(40, batch_size=6 // ranks, split=2, rank=rank, ranks=ranks, seed=3) for rank in range(ranks)]
@@ -122,7 +122,7 @@ def test_lanes_do_not_depend_on_how_ranks_share_them():
             assert [(i.starts, i.seed) for i in joined] == [(i.starts, i.seed) for i in whole]
 
 
-def test_a_lane_starts_anew_at_sequences_and_epochs_and_goes_on_elsewhere():
+def test_a_slot_starts_anew_at_sequences_and_epochs_and_goes_on_elsewhere():
     per_epoch = len(StreamBatchSampler(inner(UNEVEN), 2, 2))
     sequences = StreamBatchSampler(inner(UNEVEN), 2, 2).sequences
     firsts = {sequence[0] for sequence in sequences}
@@ -138,7 +138,7 @@ def test_a_lane_starts_anew_at_sequences_and_epochs_and_goes_on_elsewhere():
 
 
 def test_every_frame_is_seen_equally_often():
-    """One lane, whole passes."""
+    """One slot, whole passes."""
     seen = np.bincount(sum(batches(4 * 20), []))
     assert (seen == 4).all() and len(seen) == 20
 
@@ -163,14 +163,14 @@ def test_epochs_that_cut_sequences_are_told(batch_size, split, warns):
     runner = SimpleNamespace(seed=0, logger=mock.Mock(),
                              train_loop=SimpleNamespace(dataloader=SimpleNamespace(batch_sampler=sampler)))
     StreamHook().before_train(runner)
-    assert f'{batch_size} lanes, {len(sampler)} iterations per epoch' in runner.logger.info.call_args.args[0]
+    assert f'{batch_size} slots, {len(sampler)} iterations per epoch' in runner.logger.info.call_args.args[0]
     assert ['longest sequence, 9 frames' in call.args[0] for call in runner.logger.warning.call_args_list] == [
         True] * warns
 
 
 def test_an_index_reaches_a_worker_as_it_is():
-    index = pickle.loads(pickle.dumps(LaneIndex(7, True, (0, 3, 1))))
-    assert (index, index.starts, index.seed) == (7, True, (0, 3, 1)) and isinstance(index, LaneIndex)
+    index = pickle.loads(pickle.dumps(StreamIndex(7, True, (0, 3, 1))))
+    assert (index, index.starts, index.seed) == (7, True, (0, 3, 1)) and isinstance(index, StreamIndex)
 
 
 def test_registered():
@@ -184,7 +184,7 @@ def test_registered():
 @pytest.mark.parametrize('batch_size', [1, 2, 3])
 @pytest.mark.parametrize('ranks', [1, 2, 3, 7])
 def test_whole_scenes_in_lockstep(ranks, batch_size):
-    """Each frame once, each scene on one rank and item, lanes change in number at starts only."""
+    """Each frame once, each scene on one rank and item, slots change in number at starts only."""
     lengths = (3, 5, 5, 2, 5, 1)
     scenes = Scenes(lengths).scenes()
     firsts = {scene[0] for scene in scenes}

@@ -12,7 +12,7 @@ from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
 from small_nuscenes import CLASSES, TEST, TRAIN, write_nuscenes
 
-from georope.datasets import LaneIndex, NuScenesWindowDataset
+from georope.datasets import NuScenesWindowDataset, StreamIndex
 from georope.datasets.converter import create_infos
 from georope.datasets.info_file import load_infos, save_infos
 from georope.engine import StreamHook
@@ -35,9 +35,9 @@ def loader(dataset, workers=0, kind='StreamBatchSampler', batch_size=2, sampler=
 
 
 def shown(batches):
-    """Per lane, (token, prev_exists)."""
-    return [[(sample.token, sample.prev_exists) for sample in lane]
-            for lane in zip(*(batch['data_samples'] for batch in batches))]
+    """Per slot, (token, prev_exists)."""
+    return [[(sample.token, sample.prev_exists) for sample in slot]
+            for slot in zip(*(batch['data_samples'] for batch in batches))]
 
 
 def two_epochs(dataloader):
@@ -87,7 +87,7 @@ def test_several_info_files_are_one_set(tmp_path):
     stream = loader(both, batch_size=2)
     assert sorted(map(len, stream.batch_sampler.sequences)) == [2, 3]
     batches = list(stream)
-    assert {token.rpartition('-')[0] for lane in shown(batches) for token, _ in lane} == {'scene-0061', 'scene-0103'}
+    assert {token.rpartition('-')[0] for slot in shown(batches) for token, _ in slot} == {'scene-0061', 'scene-0103'}
     infos = load_infos(val)
     infos['metainfo']['categories']['car'], infos['metainfo']['categories']['bus'] = 3, 0
     other = save_infos(infos, tmp_path / 'other.pkl')
@@ -104,15 +104,15 @@ def test_several_info_files_are_one_set(tmp_path):
         DATASETS.build(settings(root, []))
 
 
-def test_lanes_go_through_scenes(epochs):
-    for lane in shown(epochs):
-        assert len(lane) == 6
-        for number, ((before, _), (token, prev_exists)) in enumerate(zip(lane, lane[1:]), 1):
+def test_slots_go_through_scenes(epochs):
+    for slot in shown(epochs):
+        assert len(slot) == 6
+        for number, ((before, _), (token, prev_exists)) in enumerate(zip(slot, slot[1:]), 1):
             scene = next(scene for scene in SCENES if token in scene)
-            place = scene.index(token)
-            assert prev_exists == (place > 0 and number != 3)  # 3 iterations are an epoch
-            assert place == 0 or before == scene[place - 1]
-    assert not any(lane[0][1] for lane in shown(epochs))
+            position = scene.index(token)
+            assert prev_exists == (position > 0 and number != 3)  # 3 iterations are an epoch
+            assert position == 0 or before == scene[position - 1]
+    assert not any(slot[0][1] for slot in shown(epochs))
 
 
 def test_workers_and_prefetching_change_nothing(dataset, epochs):
@@ -143,7 +143,7 @@ def test_a_loader_that_prefetched_jumps(dataset, sampler):
 
 @pytest.mark.parametrize('kind', ['StreamBatchSampler', 'SceneBatchSampler'])
 def test_wrapped_datasets_are_refused(dataset, kind):
-    """They would lose what a lane adds to an index."""
+    """They would lose what a slot adds to an index."""
     with pytest.raises(TypeError, match='ConcatDataset has no scenes.*NuScenesCameraDataset'):
         loader(ConcatDataset([dataset, dataset]), kind=kind)
 
@@ -154,10 +154,10 @@ def test_order_of_the_info_file_does_not_matter(infos, small_root, tmp_path, epo
     assert shown(two_epochs(loader(mixed))) == shown(epochs)
 
 
-def test_frames_have_their_own_draws_which_iteration_and_lane_fix(dataset):
+def test_frames_have_their_own_draws_which_iteration_and_slot_fix(dataset):
     """As in the recipe, neither the image's nor the BEV augmentation is shared within a sequence."""
-    def drawn(iteration, lane, index=0):
-        sample = dataset[LaneIndex(index, False, (0, iteration, lane))]['data_samples']
+    def drawn(iteration, slot, index=0):
+        sample = dataset[StreamIndex(index, False, (0, iteration, slot))]['data_samples']
         return sample.cam2img, sample.ego_pose
 
     (camera, pose), (camera_again, pose_again) = drawn(4, 1), drawn(4, 1)
@@ -170,15 +170,15 @@ def test_draws_leave_the_global_generator_alone(dataset):
     np.random.seed(7)
     expected = np.random.rand()
     np.random.seed(7)
-    dataset[LaneIndex(0, False, (0, 4, 1))]
+    dataset[StreamIndex(0, False, (0, 4, 1))]
     assert np.random.rand() == expected
 
 
 def test_what_the_memory_needs(dataset):
-    """A point keeps its global place through ``ego_pose`` however the frame is turned and scaled; times are float64."""
+    """A point keeps its global position through ``ego_pose``, however the frame is rotated; times are float64."""
     plain = dataset.get_data_info(1)
     for seed in range(3):
-        sample = dataset[LaneIndex(1, False, (seed, 0, 0))]['data_samples']
+        sample = dataset[StreamIndex(1, False, (seed, 0, 0))]['data_samples']
         assert sample.ego_pose.dtype == np.float64 and sample.ego_pose.shape == (4, 4)
         moved = np.linalg.inv(sample.ego_pose) @ plain['lidar2global']  # recorded frame -> augmented frame
         np.testing.assert_allclose(sample.lidar2img @ moved, sample.cam2img @ plain['lidar2cam'], atol=1e-6)
@@ -189,7 +189,7 @@ def test_what_the_memory_needs(dataset):
 
 
 def test_objects_of_a_real_scene_meet_again_in_the_next_frame(shared, tmp_path):
-    """Four frames of a lane, each turned and scaled on its own: poses, times and velocities belong together."""
+    """Four frames of a slot, each turned and scaled on its own: poses, times and velocities belong together."""
     root = shared / 'data/nuscenes_scene0103'
     create_infos(root, 'v1.0-mini', tmp_path)
     pipeline = [step for step in TRAIN if step['type'] != 'georope.LoadCameraImages']
@@ -217,7 +217,7 @@ def test_objects_of_a_real_scene_meet_again_in_the_next_frame(shared, tmp_path):
 
 
 def test_a_broken_image_ends_the_training_and_says_how_to_go_on(infos, small_root, tmp_path):
-    """Nothing takes its place."""
+    """Nothing replaces it."""
     broken = tmp_path / 'broken.jpg'
     broken.write_bytes(b'\xff\xd8 no image')
     infos['data_list'][1]['images']['CAM_BACK']['img_path'] = str(broken)
@@ -226,9 +226,9 @@ def test_a_broken_image_ends_the_training_and_says_how_to_go_on(infos, small_roo
         two_epochs(loader(DATASETS.build(config)))
     config.update(skip_tokens=['scene-0061-1'])
     batches = two_epochs(loader(DATASETS.build(config), batch_size=1))
-    (lane, ) = shown(batches)
-    assert {token for token, _ in lane} == {*SCENES[0], *SCENES[1]} - {'scene-0061-1'}
-    for (before, _), (token, prev_exists) in zip(lane, lane[1:]):
+    (slot, ) = shown(batches)
+    assert {token for token, _ in slot} == {*SCENES[0], *SCENES[1]} - {'scene-0061-1'}
+    for (before, _), (token, prev_exists) in zip(slot, slot[1:]):
         if token == 'scene-0061-2':  # goes on in its scene, without memory
             assert before == 'scene-0061-0' and not prev_exists
     samples = {sample.token: sample for batch in batches for sample in batch['data_samples']}
@@ -248,15 +248,15 @@ def test_a_missing_image_in_a_test(small_root, tmp_path):
 
 
 def test_broken_frames_in_workers(infos, small_root, tmp_path):
-    """The error comes through persistent workers that prefetch; what is left out resets its lane alone."""
+    """The error comes through persistent workers that prefetch; what is left out resets its slot alone."""
     broken = tmp_path / 'broken.jpg'
     broken.write_bytes(b'\xff\xd8 no image')
     infos['data_list'][1]['images']['CAM_BACK']['img_path'] = str(broken)
     config = settings(small_root, save_infos(infos, tmp_path / 'infos.pkl'))
     with pytest.raises(OSError, match='sample scene-0061-1, camera CAM_BACK: .*broken.jpg.*skip_tokens of the dataset'):
         list(loader(DATASETS.build(config), workers=2))
-    lanes = shown(loader(DATASETS.build(dict(config, skip_tokens=['scene-0061-1'])), workers=2))
-    assert sorted(lanes) == [[('scene-0061-0', False), ('scene-0061-2', False)],
+    slots = shown(loader(DATASETS.build(dict(config, skip_tokens=['scene-0061-1'])), workers=2))
+    assert sorted(slots) == [[('scene-0061-0', False), ('scene-0061-2', False)],
                              [('scene-0553-0', False), ('scene-0553-1', True)]]
 
 
@@ -306,15 +306,16 @@ def long(infos, small_root, tmp_path):
 def test_windows_stay_in_their_scene(long):
     dataset = long(queue_length=4, random_length=1)
     scenes = dataset.scenes()
-    for place in range(11):
-        scene = next(scene for scene in scenes if place in scene)
+    for position in range(11):
+        scene = next(scene for scene in scenes if position in scene)
         drawn = set()
         for seed in range(60):
             np.random.seed(seed)
-            window = dataset.window(place)
-            assert len(window) == 4 and window[-1] == place and window == sorted(window) and set(window) <= set(scene)
+            window = dataset.window(position)
+            assert len(window) == 4 and window[-1] == position and window == sorted(window)
+            assert set(window) <= set(scene)
             drawn.add(tuple(window[:-1]))
-        before = [max(place - i, scene[0]) for i in (4, 3, 2, 1)]
+        before = [max(position - i, scene[0]) for i in (4, 3, 2, 1)]
         assert drawn == {tuple(before[:i] + before[i + 1:]) for i in range(4)}  # each of the four is left out at times
 
 
@@ -328,7 +329,7 @@ def test_windows_without_random_length_are_the_frames_before(long):
 
 def test_a_packed_window(long):
     dataset = long(queue_length=3)
-    packed = dataset[LaneIndex(1, True, (0, 0, 0))]
+    packed = dataset[StreamIndex(1, True, (0, 0, 0))]
     frames = packed['data_samples'].frames
     assert packed['inputs']['img'].shape == (3, 6, 3, 96, 256) and packed['inputs']['img'].dtype == torch.uint8
     assert [frame.token for frame in frames] == ['a-0', 'a-0', 'a-1']
@@ -337,7 +338,7 @@ def test_a_packed_window(long):
     assert len({frame.ego_pose[0, 0] for frame in frames}) == 3  # each its own draw
     assert all(len(frame.gt_instances_3d.labels_3d) and len(frame.gt_cameras) == 6 for frame in frames)
     assert packed['data_samples'].token == 'a-1'
-    again = dataset[LaneIndex(1, True, (0, 0, 0))]
+    again = dataset[StreamIndex(1, True, (0, 0, 0))]
     assert torch.equal(packed['inputs']['img'], again['inputs']['img'])
     assert [frame.prev_exists for frame in dataset[4]['data_samples'].frames] == [False, True, True]
     assert dataset[-1]['data_samples'].token == 'c-3'

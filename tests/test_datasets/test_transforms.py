@@ -196,7 +196,7 @@ def test_cameras_of_different_sizes_share_the_draws():
     (.1, (-50, -30), False, 0.), (1.3, (200, 100), True, 3.), (.76, (0, 0), False, 0.),
 ])
 def test_pixels_lie_where_the_matrix_says(tmp_path, suffix, decode, size, resize, crop, flip, rotate):
-    """A soft spot drawn in the file comes out at its place times the matrix, to a few hundredths of a pixel."""
+    """A soft spot drawn in the file comes out at its position times the matrix, to a few hundredths of a pixel."""
     path = str(tmp_path / f'image.{suffix}')
     plan = ImagePlan(size, resize, crop, (96, 160), flip, rotate)
     target = np.array([80.3, 48.7])
@@ -274,7 +274,7 @@ def test_pack(infos, build):
 
 
 def test_whole_pipeline_keeps_boxes_on_their_pixels(infos, build):
-    """Global place and pixels of a box: after all augmentations the same as before, through one lidar2img."""
+    """Global position and pixels of a box: after all augmentations the same as before, through one lidar2img."""
     plain = build(infos, use_valid_flag=False).get_data_info(1)
     boxes = plain['ann_info']['gt_bboxes_3d']
     centers = moved(plain['lidar2global'], boxes.gravity_center.numpy().astype(float))

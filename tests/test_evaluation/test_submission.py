@@ -328,13 +328,13 @@ def test_whatever_the_devkit_refuses_is_found(tmp_path, task):
     def found(drawn, data):
         content, token, index = copy.deepcopy(drawn)
         box = content['results'][token][index]
-        place, key = data.draw(st.sampled_from(
+        node, key = data.draw(st.sampled_from(
             [(box, key) for key in box] + [(box[key], i) for key in VECTORS for i in range(len(box[key]))]
             + [(content['results'], name) for name in TOKENS] + [(content, key) for key in content]))
         if data.draw(st.booleans()):
-            place[key] = data.draw(junk)
+            node[key] = data.draw(junk)
         else:
-            del place[key]
+            del node[key]
         violations = check(tmp_path, content, task)
         accepted = devkit_accepts(tmp_path, task)
         assert accepted or violations

@@ -20,7 +20,7 @@ def ids(tracks) -> list:
 
 
 def follow(tracker, frames, dt=.5) -> list:
-    """Ids of the tracks seen in each frame, by the place of their detection in it."""
+    """Ids of the tracks seen in each frame, by the index of their detection in it."""
     tracker.reset()
     out = []
     for i, boxes in enumerate(frames):
@@ -50,21 +50,21 @@ def run_fixture(golden_folder, run, **options):
 def test_compat_is_the_public_code_exactly(golden_folder, run):
     frames = list(run_fixture(golden_folder, run, compat=True))
     assert len(frames) >= 6
-    for numbers, places, golden_numbers, golden_places, names, golden_names in frames:
+    for numbers, positions, golden_numbers, golden_positions, names, golden_names in frames:
         np.testing.assert_array_equal(np.array(numbers).reshape(-1, 3), golden_numbers)
-        np.testing.assert_array_equal(np.array(places).reshape(-1, 3), golden_places)
+        np.testing.assert_array_equal(np.array(positions).reshape(-1, 3), golden_positions)
         assert names == golden_names
 
 
 def test_without_compat_only_unseen_tracks_differ(golden_folder):
     """Greedy, detections in order of score: the public code's one fault here is the time an unseen track moves by."""
-    for numbers, places, golden_numbers, golden_places, *_ in run_fixture(golden_folder, 'main.greedy'):
+    for numbers, positions, golden_numbers, golden_positions, *_ in run_fixture(golden_folder, 'main.greedy'):
         np.testing.assert_array_equal(numbers, golden_numbers)
         seen = golden_numbers[:, 2] > 0
-        np.testing.assert_array_equal(np.array(places)[seen], golden_places[seen])
-    for numbers, places, golden_numbers, golden_places, *_ in run_fixture(golden_folder, 'main.greedy.max_age0'):
+        np.testing.assert_array_equal(np.array(positions)[seen], golden_positions[seen])
+    for numbers, positions, golden_numbers, golden_positions, *_ in run_fixture(golden_folder, 'main.greedy.max_age0'):
         np.testing.assert_array_equal(numbers, golden_numbers)
-        np.testing.assert_array_equal(places, golden_places)
+        np.testing.assert_array_equal(positions, golden_positions)
 
 
 @pytest.mark.parametrize('compat', [False, True])
@@ -95,7 +95,7 @@ def test_an_unseen_track_moves_by_the_time_that_passed(compat):
 
 @pytest.mark.parametrize('compat', [False, True])
 def test_coordinates_of_thousands_of_kilometres(compat):
-    """In float32, 5 400 000 m has steps of half a metre: two pedestrians become one place."""
+    """In float32, 5 400 000 m has steps of half a metre: two pedestrians become one position."""
     north = 5_400_000.
     frames = [[box(north, .0, 'pedestrian'), box(north + .2, .0, 'pedestrian', .8)],
               [box(north + .2, .0, 'pedestrian'), box(north, .0, 'pedestrian', .8)]]
@@ -157,12 +157,12 @@ def test_what_is_not_finite_is_neither_dropped_nor_written(fault):
 
 def test_equal_scores_the_nearest_first():
     """Ground truth, or a constant score: a far detection must not take the track of a near one."""
-    for places in ([-2, .1], [.1, -2]):
-        assert follow(Tracker(), [[box(0)], [box(x) for x in places]])[1][places.index(.1)] == '1'
+    for positions in ([-2, .1], [.1, -2]):
+        assert follow(Tracker(), [[box(0)], [box(x) for x in positions]])[1][positions.index(.1)] == '1'
 
 
 def test_boxes_in_one_place_in_any_order():
-    """One query of a detector may give a place to two classes; ids must not depend on which comes first."""
+    """One query of a detector may give a position to two classes; ids must not depend on which comes first."""
     same = [box(0, name='truck'), box(0, name='car'), box(0, velocity=(1., 0)), box(0, velocity=(0., 1))]
     straight, turned = follow(Tracker(), [same]), follow(Tracker(), [same[::-1]])
     assert straight[0] == turned[0][::-1] == ['4', '1', '3', '2']
@@ -173,9 +173,9 @@ def test_time_must_not_run_backwards():
         Tracker().step([], -.5)
 
 
-place = st.floats(-8, 8, allow_nan=False).map(lambda value: round(value, 1))
-boxes = st.lists(st.builds(box, place, place, st.sampled_from(TRACKING_NAMES[2:4]), st.sampled_from([.3, .5, .7]),
-                           st.tuples(place, place)), max_size=7)
+position = st.floats(-8, 8, allow_nan=False).map(lambda value: round(value, 1))
+boxes = st.lists(st.builds(box, position, position, st.sampled_from(TRACKING_NAMES[2:4]), st.sampled_from([.3, .5, .7]),
+                           st.tuples(position, position)), max_size=7)
 
 
 @settings(max_examples=60, deadline=None)

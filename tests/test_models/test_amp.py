@@ -88,8 +88,8 @@ def test_half_precision_against_float32(path):
       and .025 m (.07 m and .008 m);
     - the gradient's direction: cosines .98 and .995 (.991 and .9985); those of L1 losses and ReLUs jump.
 
-    A sure predicted depth has no uncertainty that damps its short waves: twice the error of a centre, and a gradient that
-    bfloat16 holds badly (cosines .900 and .997).
+    A sure predicted depth has no uncertainty that damps its short waves: twice the error of a centre, and a gradient
+    that bfloat16 holds badly (cosines .900 and .997).
     """
     model = build(path, dropout=0.0)
     exact = step(model, torch.float32)

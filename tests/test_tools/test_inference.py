@@ -196,8 +196,8 @@ def test_infer_between_the_key_frames(folder, frames, tmp_path):
     for before, between, after in zip(drive[::2], drive[1::2], drive[2::2]):
         assert before.timestamp < between.timestamp < after.timestamp
         share = (between.timestamp - before.timestamp) / (after.timestamp - before.timestamp)
-        place = ((1 - share) * before.lidar2global + share * after.lidar2global)[:3, 3]
-        assert np.linalg.norm(between.lidar2global[:3, 3] - place) < 0.05
+        position = ((1 - share) * before.lidar2global + share * after.lidar2global)[:3, 3]
+        assert np.linalg.norm(between.lidar2global[:3, 3] - position) < 0.05
         cam = [frame.lidar2cam[0] @ np.linalg.inv(frame.lidar2global) @ still for frame in (before, between, after)]
         assert np.linalg.norm(cam[1] - (cam[0] + cam[2]) / 2) < 0.3
     with pytest.raises(ValueError, match='has no scenes scene-9999; it has'):

@@ -15,10 +15,11 @@ from mmengine.config import Config
 from mmengine.device import get_device
 from mmengine.registry import init_default_scope
 from mmengine.runner import Runner
-from tiny_stream import LENGTHS, PLACES, steps, write_configs
+from tiny_stream import INDICES, LENGTHS, steps, write_configs
 
 from georope.datasets import NuScenesCameraDataset
 from georope.datasets.info_file import load_infos, save_infos
+from georope.engine.hooks import _other_streams
 from georope.registry import MODELS
 
 on_cpu = pytest.mark.skipif(get_device() != 'cpu', reason='this machine has a GPU')
@@ -67,7 +68,7 @@ def test_killed_and_resumed_equals_straight(folder, tmp_path, name):
     straight, broken = tmp_path / 'straight', tmp_path / 'broken'
     config = folder / name
     on_ranks(1, 'train', config, '--work-dir', straight)
-    assert 'streams: 4 sequences in 2 lanes, 6 iterations per epoch' in log(straight)
+    assert 'streams: 4 sequences in 2 slots, 6 iterations per epoch' in log(straight)
     with pytest.raises(mp.ProcessExitedException, match='SIGKILL'):
         on_ranks(1, 'train', config, '--work-dir', broken, '--cfg-options', 'custom_hooks.0.iteration=9')
     on_ranks(1, 'train', config, '--work-dir', broken, '--resume')
@@ -78,7 +79,7 @@ def test_killed_and_resumed_equals_straight(folder, tmp_path, name):
 
 
 def test_resumed_between_epochs_and_with_a_seed_that_was_drawn(folder, tmp_path):
-    """The seed comes from the checkpoint, lanes start with empty memory, nothing is loaded to be dropped."""
+    """The seed comes from the checkpoint, slots start with empty memory, nothing is loaded to be dropped."""
     config = folder / 'iterations.py'
     options = ['randomness.seed=None', 'default_hooks.checkpoint.interval=4', 'train_cfg.max_iters=8']
     with pytest.raises(mp.ProcessExitedException, match='SIGKILL'):
@@ -92,26 +93,33 @@ def test_resumed_between_epochs_and_with_a_seed_that_was_drawn(folder, tmp_path)
 
 
 def test_resume_refuses_other_streams(folder, tmp_path):
-    """Another number of lanes or sequences is another order of frames, which no schedule would tell."""
+    """Another number of slots or sequences is another order of frames, which no schedule would tell."""
     config, options = folder / 'iterations.py', ['--cfg-options', 'train_cfg.max_iters=2',
                                                  'default_hooks.checkpoint.interval=1']
     main('train', config, '--work-dir', tmp_path, *options)
     path = tmp_path / 'iter_1.pth'
-    told = 'the streams had 2 lanes, here they have 1 .*; the streams had 4 sequences, here they have 7 '
+    told = 'the streams had 2 slots, here they have 1 .*; the streams had 4 sequences, here they have 7 '
     with pytest.raises(RuntimeError, match=told):
         main('train', config, '--work-dir', tmp_path, '--resume', path, *options, 'train_dataloader.batch_size=1',
              'train_dataloader.batch_sampler.seq_split_num=2')
     checkpoint = torch.load(path, weights_only=True)
-    assert checkpoint['meta'].pop('streams') == dict(lanes=2, sequences=4)
+    assert checkpoint['meta'].pop('streams') == dict(slots=2, sequences=4)
     torch.save(checkpoint, path)
     main('train', config, '--work-dir', tmp_path, '--resume', path, *options)
-    assert 'does not say how many lanes' in log(tmp_path) and len(steps(tmp_path)[0]) == 2 + 1
+    assert 'does not say how many slots' in log(tmp_path) and len(steps(tmp_path)[0]) == 2 + 1
+
+
+def test_streams_of_older_checkpoints_are_read():
+    """They call the stream slots lanes."""
+    saved = dict(lanes=2, sequences=4)
+    assert _other_streams(None, saved, dict(slots=2, sequences=4)) == []
+    assert 'had 2 slots, here they have 1 ' in _other_streams(None, saved, dict(slots=1, sequences=4))[0]
 
 
 @on_cpu
 @pytest.mark.parametrize('denoising', ['.noise_scale=0.', '=None'])
 def test_two_ranks_equal_one(folder, tmp_path, denoising):
-    """Five steps of two lanes, in some of which a rank has no object; no find_unused_parameters."""
+    """Five steps of two slots, in some of which a rank has no object; no find_unused_parameters."""
     config, one, two = folder / 'iterations.py', tmp_path / 'one', tmp_path / 'two'
     # Adam would turn rounding errors of gradients near zero, those of the keys' biases, into whole steps.
     options = ['--cfg-options', 'train_cfg.max_iters=5', f'model.pts_bbox_head.denoising{denoising}',
@@ -227,7 +235,7 @@ def test_the_same_but_for_rounding(folder, checkpoint, alone, tmp_path, options)
 def test_scenes_do_not_depend_on_each_other(detect, alone, tmp_path, monkeypatch):
     """A scene alone is as after others, also where a second rank has none; but the frames before count."""
     monkeypatch.chdir(tmp_path)
-    last, expected = PLACES[-LENGTHS[-1]:], results(alone)
+    last, expected = INDICES[-LENGTHS[-1]:], results(alone)
     found = results(detect(tmp_path, f'test_dataloader.dataset.indices={last}'.replace(' ', ''), ranks=2))
     assert len(found) == len(last) and all(found[token] == expected[token] for token in found)
     later = results(detect(tmp_path, f'test_dataloader.dataset.indices={last[1:]}'.replace(' ', '')))

@@ -14,7 +14,7 @@ from georope.datasets.converter import create_infos
 from georope.toy import make_toy_nuscenes
 
 LENGTHS = (4, 1, 3, 3)
-PLACES = [4 * scene + place for scene, length in enumerate(LENGTHS) for place in range(length)]
+INDICES = [4 * scene + i for scene, length in enumerate(LENGTHS) for i in range(length)]
 BY_ITERATION = '''
 _base_ = 'epochs.json'
 train_cfg = dict(_delete_=True, type='IterBasedTrainLoop', max_iters=12)
@@ -26,7 +26,7 @@ train_dataloader = dict(num_workers=0, persistent_workers=False)
 
 
 def write_configs(folder: Path) -> None:
-    """epochs.json, two lanes for two epochs of 6 batches, and iterations.py, on a new toy set.
+    """epochs.json, two slots for two epochs of 6 batches, and iterations.py, on a new toy set.
 
     The second frame of each scene shows no object.
     """
@@ -41,9 +41,9 @@ def write_configs(folder: Path) -> None:
             img_roi_head=dict(train_ratio=0.5, infer_ratio=0.75),
             pts_bbox_head=dict(num_query=12, memory_len=18, topk_proposals=6, num_propagated=6,
                                decoder=dict(num_layers=2, feedforward_channels=64, dropout=0.1))),
-        train_dataloader=dict(batch_size=2, batch_sampler=dict(seq_split_num=1), dataset=dict(indices=PLACES)),
+        train_dataloader=dict(batch_size=2, batch_sampler=dict(seq_split_num=1), dataset=dict(indices=INDICES)),
         test_dataloader=dict(num_workers=0, persistent_workers=False,
-                             dataset=dict(indices=PLACES, ann_file='nuscenes_infos_train.pkl')),
+                             dataset=dict(indices=INDICES, ann_file='nuscenes_infos_train.pkl')),
         val_cfg=None, val_dataloader=None, val_evaluator=None,
         test_evaluator=dict(ann_file=f'{root}/nuscenes_infos_train.pkl', format_only=True, tracking=None),
         train_cfg=dict(max_epochs=2),

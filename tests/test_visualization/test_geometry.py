@@ -125,19 +125,19 @@ def test_ellipse_is_one_standard_deviation(seen):
 def test_response_is_one_at_the_place_and_flat_without_a_code_of_queries(seen):
     token = seen.find_token('CAM_0', 100, 95)
     content = torch.zeros(HEADS * DIMS)
-    places = seen.rays.points(ANCHORS)[0, token]
-    at_anchors = response(URoPE(**SHAPE, anchors=ANCHORS), seen.rays, token, content, places, HEADS)
+    positions = seen.rays.points(ANCHORS)[0, token]
+    at_anchors = response(URoPE(**SHAPE, anchors=ANCHORS), seen.rays, token, content, positions, HEADS)
     torch.testing.assert_close(at_anchors.diagonal(), torch.ones(HEADS))  # head h has anchor h
     assert (at_anchors - torch.eye(HEADS)).max() < .999
     elsewhere = torch.rand(50, 3) * 60 - 30
-    doubtful = response(WorldRoPE(**PREDICTED, anchors=ANCHORS), seen.rays, token, content, elsewhere, HEADS)
-    assert doubtful.shape == (HEADS, 50) and doubtful.abs().max() <= 1 and doubtful.std() > .05
+    uncertain = response(WorldRoPE(**PREDICTED, anchors=ANCHORS), seen.rays, token, content, elsewhere, HEADS)
+    assert uncertain.shape == (HEADS, 50) and uncertain.abs().max() <= 1 and uncertain.std() > .05
     for encoding in (GTA(**SHAPE), NoEncoding(**SHAPE)):
         assert response(encoding, seen.rays, token, content, elsewhere, HEADS).std(1).max() < 1e-6
 
 
 def test_response_is_drawn_where_it_is(seen, monkeypatch):
-    """The brightest place of the picture is where the token is, right of the vehicle as ahead of it."""
+    """The brightest point of the picture is where the token is, right of the vehicle as ahead of it."""
     drawn = []
     show = Axes.imshow
     monkeypatch.setattr(Axes, 'imshow', lambda self, *args, **kwargs: drawn.append((args[0], kwargs)) or show(

@@ -57,7 +57,7 @@ def test_tool_writes_a_picture_per_frame(toy, visualize, tmp_path, capsys):
 
 
 def tracks_of(infos: dict) -> dict:
-    """A track at a place of the LiDAR frame, whatever the car does."""
+    """A track at a position in the LiDAR frame, whatever the car does."""
     results = {}
     for entry in infos['data_list']:
         x, y, z, _ = lidar2global(entry) @ [3, 15, 0, 1]

@@ -1,4 +1,4 @@
-# The toy world (tools/make_toy_nuscenes.py) at 96x256. NUSCENES_ROOT puts any other nuScenes root in its place.
+# The toy world (tools/make_toy_nuscenes.py) at 96x256. NUSCENES_ROOT names any other nuScenes root instead.
 _base_ = './nus-3d-camera.py'
 
 data_root = '{{$NUSCENES_ROOT:data/toy_nuscenes/}}'

@@ -71,11 +71,11 @@ def as_intrinsics(matrix, where: str) -> np.ndarray:
 
 
 def check_motion(path: str, frames: list[dict]) -> None:
-    """Warn of matrices that are possible but not plausible; all findings of a file come in one warning.
+    """Warn about matrices that are possible but not plausible, in one warning per file. Two things are compared:
 
     - ``lidar2cam`` against the chain ``inv(cam2ego) @ inv(camera's ego pose) @ ego pose @ lidar2ego``. Where the
-      camera's own ego pose is not in the file, the frame's stands in and the ego may have moved in between.
-    - Ego poses of consecutive frames of a scene against the speed of a vehicle.
+      camera's own ego pose is not in the file, that of the frame is used; the ego may have moved in between.
+    - The motion between consecutive frames of a scene against the speed of a vehicle.
 
     Args:
         path: Info file, for the message.
@@ -113,8 +113,8 @@ def check_motion(path: str, frames: list[dict]) -> None:
 
 
 def difference(first: np.ndarray, second: np.ndarray) -> tuple:
-    """Distance of the sensors' places (m) and angle between their axes (rad) of two (4, 4) frame -> sensor poses."""
-    place = -first[:3, :3].T @ first[:3, 3] + second[:3, :3].T @ second[:3, 3]
+    """Distance of the sensors' positions (m) and angle between their axes (rad) of two (4, 4) frame -> sensor poses."""
+    offset = -first[:3, :3].T @ first[:3, 3] + second[:3, :3].T @ second[:3, 3]
     # robust for small angles, unlike arccos of the trace
     angle = 2 * np.arcsin(min(1.0, np.linalg.norm(first[:3, :3] - second[:3, :3]) / (2 * np.sqrt(2))))
-    return float(np.linalg.norm(place)), float(angle)
+    return float(np.linalg.norm(offset)), float(angle)

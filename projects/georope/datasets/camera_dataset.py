@@ -21,7 +21,7 @@ from georope.registry import DATASETS
 
 from .calibration import as_intrinsics, as_pose, check_motion
 from .info_file import CREATE_COMMAND, camera_order, in_scene_order, load_together
-from .samplers import LaneIndex, draws_of
+from .samplers import StreamIndex, draws_of
 from .whole_frames import POLICIES, all_cameras, find_gaps, gaps_in_words
 
 
@@ -32,13 +32,13 @@ class CameraDataset(Det3DDataset):
     Scenes are ordered by their first timestamp, whatever the order in the file. LiDAR files are never opened and
     ``lidar_points`` may be missing: the "LiDAR frame" is then the ego frame. Cameras: any number, the same in all
     frames (see ``incomplete``), in the order of :data:`georope.datasets.info_file.CAMERAS`, others after them as they
-    first come. No frame is ever replaced by another one; what is wrong with a frame is an error that names it.
+    first come. No frame is ever replaced by another one; a fault in a frame is an error that names it.
 
     What a frame holds: :class:`georope.datasets.frame.CameraFrame`.
 
-    Which objects are there in training: objects of other classes are left out of both the 3D and the 2D labels (the
-    file's label -1, or a class that is not in ``metainfo['classes']``). The 3D labels are further chosen by
-    ``use_valid_flag``. The 2D labels are not: the file makes no difference there.
+    Objects in training: objects of other classes (the file's label -1, or a class that is not in
+    ``metainfo['classes']``) are left out of both the 3D and the 2D labels. ``use_valid_flag`` applies to the 3D labels
+    only: the file has no such flag for the 2D labels.
 
     Args:
         ann_file: Info file, relative to ``data_root`` or absolute, or a list of them (train and val for a model that
@@ -148,12 +148,12 @@ class CameraDataset(Det3DDataset):
         gaps = self._gaps(wanted)
         left_out_tokens = self.skip_tokens | (gaps.keys() if self.incomplete == 'skip' else set())
         seen = {name: entry['images'][name] for entry in reversed(wanted) for name in entry['images']}
-        starts, places, left_out = {}, Counter(), Counter()
+        starts, positions, left_out = {}, Counter(), Counter()
         frames = []
         for entry in entries:
             scene = entry.get('scene_token', '')
             starts.setdefault(scene, entry['timestamp'])
-            places[scene] += 1
+            positions[scene] += 1
             if entry['token'] in left_out_tokens:
                 left_out[scene] += 1
                 continue
@@ -163,7 +163,7 @@ class CameraDataset(Det3DDataset):
             for image in frame['images'].values():
                 if image['timestamp'] is not None:
                     image['timestamp'] -= starts[scene]
-            frame.setdefault('frame_idx', places[scene] - 1)
+            frame.setdefault('frame_idx', positions[scene] - 1)
             frame['left_out'] = left_out[scene]  # frames of its scene, before it
             frames.append(frame)
         if not self.test_mode and self.use_valid_flag and not any(self.num_ins_per_cat):
@@ -176,11 +176,11 @@ class CameraDataset(Det3DDataset):
         return frames
 
     def _where(self, entry: dict) -> str:
-        """How messages about an entry begin."""
+        """The beginning of messages about an entry."""
         return f'{self._files[entry["token"]]}: sample {entry["token"]}: '
 
     def _gaps(self, entries: list[dict]) -> dict[str, dict[str, str]]:
-        """Set ``cameras``; what the frames lack of them, which is an error or is told, as ``incomplete`` says."""
+        """Set ``cameras`` and find those that frames lack: an error or a warning, depending on ``incomplete``."""
         for entry in entries:
             images = _required(entry, 'images', self._where(entry))
             if not images and self.incomplete == 'error':
@@ -252,8 +252,8 @@ class CameraDataset(Det3DDataset):
         return frame
 
     def parse_ann_info(self, info: dict, gaps: Mapping[str, str] = MappingProxyType({})) -> dict:
-        """Annotations of one entry as arrays; boxes (n, 9) still have their centre at the centre. A camera that is not
-        there shows nothing."""
+        """Annotations of one entry as arrays; the origin of boxes (n, 9) is still their centre. A missing camera
+        has no 2D labels."""
         where = self._where(info)
         instances = [item for item in _required(info, 'instances', where)
                      if self._label(item, 'bbox_label_3d', where) >= 0]
@@ -281,29 +281,29 @@ class CameraDataset(Det3DDataset):
         return ann_info
 
     def filter_data(self) -> list[dict]:
-        """Leave out empty training frames if ``filter_empty_gt``."""
+        """Leave out training frames without objects if ``filter_empty_gt``."""
         if self.test_mode or not self.filter_empty_gt:
             return self.data_list
         return [frame for frame in self.data_list if len(frame['ann_info']['gt_labels_3d'])]
 
     def scenes(self) -> list[list[int]]:
-        """Places of the frames of each scene, in order. A frame without scene token is a scene of its own."""
+        """Indices of the frames of each scene, in order. A frame without scene token is a scene of its own."""
         scenes, last = [], ''
-        for place in range(len(self)):
-            token = super().get_data_info(place)['scene_token']
+        for index in range(len(self)):
+            token = super().get_data_info(index)['scene_token']
             if token and token == last:
-                scenes[-1].append(place)
+                scenes[-1].append(index)
             else:
-                scenes.append([place])
+                scenes.append([index])
             last = token
         return scenes
 
     def get_data_info(self, idx: int) -> dict:
         """The frame at ``idx``, see the class."""
         frame = super().get_data_info(int(idx))
-        place, scene, left_out = frame['sample_idx'], frame['scene_token'], frame.pop('left_out')
-        starts = isinstance(idx, LaneIndex) and idx.starts
-        former = super().get_data_info(place - 1) if place > 0 and scene and not starts else None
+        index, scene, left_out = frame['sample_idx'], frame['scene_token'], frame.pop('left_out')
+        starts = isinstance(idx, StreamIndex) and idx.starts
+        former = super().get_data_info(index - 1) if index > 0 and scene and not starts else None
         frame['prev_exists'] = former is not None and (former['scene_token'], former['left_out']) == (scene, left_out)
         if frame['prev_exists']:
             frame['prev_lidar2global'] = former['lidar2global']
@@ -316,7 +316,7 @@ class CameraDataset(Det3DDataset):
         """The frame at ``idx`` through the pipeline.
 
         Raises:
-            InputError: A transform returned None; another frame is never taken in its place.
+            InputError: A transform returned None; another frame never replaces it.
         """
         frame = self.get_data_info(idx)
         token = frame['token']
@@ -334,7 +334,7 @@ class CameraDataset(Det3DDataset):
         return self.label_mapping[label]
 
     def _set_classes(self, categories: dict) -> None:
-        """Map the file's labels, given by ``categories`` {name: label}, to places in ``classes``; others to -1."""
+        """Map the file's labels, given by ``categories`` {name: label}, to indices in ``classes``; others to -1."""
         if not self._metainfo['classes']:
             known = [name for name, label in categories.items() if label >= 0]
             self._metainfo['classes'] = tuple(sorted(known, key=categories.get))

@@ -14,7 +14,8 @@ def box_corners(centers: np.ndarray, sizes: np.ndarray, rotations: np.ndarray) -
         rotations: (n, 3, 3) box -> frame.
 
     Returns:
-        (n, 8, 3) metres, in the frame of ``centers``.
+        (n, 8, 3) metres, in the frame of ``centers``; bits 2, 1, 0 of a corner's index are set where it lies at the far
+        end of the box's x, y, z.
     """
     signs = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]) / 2
     offsets = signs[None] * sizes[:, None, [1, 0, 2]]

@@ -1,4 +1,4 @@
-"""nuScenes tables -> mmdet3d v2 info files, with what v2 lacks: scenes, order, per-camera ego poses, image sizes.
+"""nuScenes tables -> mmdet3d v2 info files, with additions: scenes, order, per-camera ego poses, image sizes.
 
 Frames and matrices (all 4x4, metres, float64; ``a2b`` maps points of frame a to frame b):
 
@@ -7,10 +7,10 @@ Frames and matrices (all 4x4, metres, float64; ``a2b`` maps points of frame a to
 - ``lidar2cam = inv(cam2ego) @ inv(camera's ego2global) @ ego2global @ lidar2ego``: it goes through both ego poses, so a
   static point projects to where that camera saw it. Objects that move are not compensated.
 - Boxes are in the LiDAR frame at the time of the sweep: x, y, z of the CENTRE, length, width, height, yaw
-  (counter-clockwise from x). Velocities are the devkit's global ones turned into the LiDAR frame, in m/s; NaN where the
-  tables do not tell.
+  (counter-clockwise from x). Velocities are the devkit's global ones in the axes of the LiDAR frame, in m/s; NaN where
+  the tables do not define them.
 
-Entries hold what mmdet3d's converter writes except ``lidar_sweeps``, and besides: ``scene_token``, ``scene_name``,
+Entries hold what mmdet3d's converter writes except ``lidar_sweeps``, and in addition: ``scene_token``, ``scene_name``,
 ``prev``, ``next`` (sample tokens, '' at the ends), ``frame_idx``; per camera ``ego2global``, ``height``, ``width``; per
 instance ``instance_token``, ``attr_name`` ('' where there is none). ``img_path`` is a bare file name, as mmdet3d has
 it, of images in ``samples/{camera}``, and a path below the data root of images elsewhere.
@@ -37,7 +37,7 @@ from .set_check import check_times, key_frame_cameras, missing_images, whole_fra
 from .splits import splits_of
 from .tables import REFERENCE_SENSOR, NuScenesTables, pose_matrix
 
-# mmdet3d's order: the label of a class is its place here.
+# mmdet3d's order: the label of a class is its index here.
 CLASSES = ('car', 'truck', 'trailer', 'bus', 'construction_vehicle', 'bicycle', 'motorcycle', 'pedestrian',
            'traffic_cone', 'barrier')
 ATTRIBUTES = ('cycle.with_rider', 'cycle.without_rider', 'pedestrian.moving', 'pedestrian.standing',
@@ -51,7 +51,7 @@ def create_infos(root: Union[str, Path], version: str, out_dir: Optional[Union[s
     """Write ``{prefix}_infos_{split}.pkl`` for every split of ``version`` that has scenes.
 
     Splits are the devkit's (train and val, or test) and those of a ``splits.json`` ({name: [scene names]}) in the
-    version's folder. Only tables are read. What is doubtful in them is printed, with counts, before the work.
+    version's folder. Only tables are read. Suspicious content is printed first, with counts.
 
     Args:
         root: Data root.
@@ -114,7 +114,7 @@ def update_infos(files: Sequence[Union[str, Path]], root: Union[str, Path], vers
         files: Info files of format v2.
         root: Data root with the tables.
         version: Folder of the tables under ``root``.
-        out_dir: Where the files go, default in place.
+        out_dir: Where the files go, default: the files themselves are replaced.
 
     Returns:
         The files written: all, or none if one cannot be updated.
@@ -271,7 +271,7 @@ class _Annotations:
 
 
 def label_of(category: str, own_classes: Sequence[str] = ()) -> int:
-    """Place of a category's detection class in :data:`CLASSES` and the own ones behind them, -1 for one without."""
+    """Index of a category's detection class in :data:`CLASSES` followed by ``own_classes``; -1 if it has none."""
     name = category_to_detection_name(category) or category
     known = (*CLASSES, *own_classes)
     return known.index(name) if name in known else -1

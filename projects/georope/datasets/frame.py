@@ -22,7 +22,7 @@ class CameraImage(TypedDict):
 class Annotations(TypedDict, total=False):
     """The objects of a frame; labels count in the order of ``metainfo['classes']``.
 
-    The last four are lists over cameras, and are there where the info file has ``cam_instances``.
+    The last four are lists over cameras. They exist only if the info file has ``cam_instances``.
     """
 
     gt_bboxes_3d: LiDARInstance3DBoxes  # (n, 9) LiDAR frame, metres; velocity in m/s, NaN where unknown
@@ -37,14 +37,18 @@ class CameraFrame(TypedDict, total=False):
     """A frame as :class:`georope.datasets.CameraDataset` gives it to the pipeline; N cameras.
 
     A transform may change every matrix, but keeps ``lidar2img = cam2img @ lidar2cam`` true for the images it leaves.
-    ``PackCameraInputs`` makes of it what a model takes: images, and a ``Det3DDataSample`` with the rest as metainfo,
-    ``lidar2global`` under the name ``ego_pose`` as well.
+    ``PackCameraInputs`` turns a frame into what a model takes: images, and a ``Det3DDataSample`` with the rest as
+    metainfo.
+
+    ``lidar2global`` has one name in this code. The metainfo holds the same matrix as ``ego_pose`` too: the name that
+    StreamPETR gives it, and that heads and configs read. (In nuScenes' table ``ego_pose``, and as ``ego2global`` here,
+    it is the pose of the vehicle; where there is no LiDAR both are equal.)
     """
 
-    token: str  # of the sample
+    token: str  # sample token
     scene_token: str  # '' in files that lack it: then each frame is a scene of its own
-    frame_idx: int  # place in its scene
-    sample_idx: int  # place in this dataset
+    frame_idx: int  # position in its scene
+    sample_idx: int  # index in this dataset
     prev_exists: bool  # the frame before it in this dataset is that before it in the scene, and its slot goes on
     timestamp: float  # seconds since the first frame of the scene in the file
     cam_names: list[str]  # (N)
@@ -55,7 +59,7 @@ class CameraFrame(TypedDict, total=False):
     lidar2img: np.ndarray  # (N, 4, 4) float64
     ego2global: np.ndarray  # (4, 4) float64, metres
     lidar2ego: np.ndarray  # (4, 4) float64; the identity where there is no LiDAR
-    lidar2global: np.ndarray  # (4, 4) float64
+    lidar2global: np.ndarray  # (4, 4) float64, LiDAR -> global frame: ego2global @ lidar2ego, BEV augmentation included
     prev_lidar2global: np.ndarray  # of the frame before, only where prev_exists
     ann_info: Annotations  # only in training
     missing_cameras: list[str]  # of cam_names, those hidden as padding; only with incomplete='mask'

@@ -1,4 +1,4 @@
-"""Info files: reading with a clear refusal, writing beside and renaming, the order of cameras, scenes and frames."""
+"""Info files: checked reading, atomic writing, and the order of cameras, scenes and frames."""
 import pickle
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ CREATE_COMMAND = 'python tools/create_data.py --root-path <data root> --version 
 
 
 def camera_order(names: Iterable[str]) -> list[str]:
-    """``names`` with the six of :data:`CAMERAS` first, in that order, and the others after them as they come."""
+    """``names`` with the six of :data:`CAMERAS` first, in that order; the others follow in their own order."""
     names = list(names)
     return [name for name in CAMERAS if name in names] + [name for name in names if name not in CAMERAS]
 
@@ -47,10 +47,10 @@ def load_infos(path: Union[str, Path]) -> dict:
         raise InputError(
             f'Info file {path} has no metainfo.info_version, so its box conventions are unknown. Make a new one with '
             f'`{CREATE_COMMAND}`.')
-    for place, entry in enumerate(data_list):
+    for index, entry in enumerate(data_list):
         if not (isinstance(entry, dict) and isinstance(entry.get('token'), str)):
             raise InputError(
-                f'{path}: data_list[{place}]: token is missing: it is the nuScenes sample token of each frame. This is '
+                f'{path}: data_list[{index}]: token is missing: it is the nuScenes sample token of each frame. This is '
                 f'an info file of {metainfo.get("dataset", "an unknown dataset")!s}; for nuScenes, or a set in its '
                 f'format, make one with `{CREATE_COMMAND}`.')
     return content
@@ -103,7 +103,7 @@ def _unpickle(path: Path) -> Any:
 
 
 def _kind(content: Any) -> str:
-    """What a pickle is that is no info file."""
+    """What a pickle contains that is not an info file, in words."""
     if isinstance(content, dict) and 'infos' in content:
         return f'the keys {sorted(content)}: it was written for mmdet3d < 1.1, whose boxes have other conventions'
     first = content[0] if isinstance(content, (list, tuple)) and content else content
@@ -126,7 +126,7 @@ def required(record: dict, key: str, where: str) -> Any:
 
 
 def save_infos(infos: dict, path: Union[str, Path]) -> Path:
-    """Write an info file, whole or not at all."""
+    """Write an info file atomically."""
     with written_beside(path) as beside, open(beside, 'wb') as file:
         pickle.dump(infos, file, protocol=4)
     return Path(path)
@@ -135,7 +135,7 @@ def save_infos(infos: dict, path: Union[str, Path]) -> Path:
 def in_scene_order(data_list: list[dict]) -> list[dict]:
     """Entries ordered by (scene, timestamp); scenes by their first timestamp, then token.
 
-    Entries without ``scene_token`` count as one scene, that is: they are ordered by time.
+    Entries without ``scene_token`` count as one scene: they are ordered by time.
     """
     starts: dict[str, float] = {}
     for entry in data_list:

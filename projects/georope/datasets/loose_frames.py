@@ -1,5 +1,5 @@
-"""Frames without info file, for inference alone: one's own images with a calibration file, or a nuScenes folder, also
-between its key frames."""
+"""Frames without info file, for inference only: your own images with a calibration file, or a nuScenes folder,
+including the images between its key frames."""
 from __future__ import annotations
 
 from bisect import bisect_left
@@ -22,7 +22,7 @@ MAX_GAP = 0.1  # s between the images of a frame that belongs to no sample; nuSc
 
 @dataclass
 class LooseFrame:
-    """What a detector needs of a frame.
+    """What a detector needs to know about a frame.
 
     Attributes:
         token: its name.
@@ -61,7 +61,7 @@ def read_frames(path: str | Path) -> list[LooseFrame]:
           - images: {front: 000/front.jpg, left: 000/left.jpg}   # beside this file, or absolute
             token: '000'                  # optional: a name; default: the frame's number
             timestamp: 12.5               # s; these three are for models with a memory
-            lidar2global: 4x4             # from the LiDAR frame to one that stays
+            lidar2global: 4x4             # from the LiDAR frame to one fixed in the world
             scene: drive 7                # optional
 
     Raises:
@@ -94,10 +94,10 @@ def read_frames(path: str | Path) -> list[LooseFrame]:
         if unknown or set(frame.get('images', ())) != set(matrices):
             raise InputError(f'{where}{f"unknown keys {sorted(unknown)}" if unknown else "images"}: it needs images of '
                              f'the cameras {list(matrices)}, and knows token, timestamp, lidar2global, scene')
-        pose = frame.get('lidar2global')
+        lidar2global = frame.get('lidar2global')
         frames.append(LooseFrame(
             token, {name: str(path.parent / frame['images'][name]) for name in matrices}, **calibration,
-            lidar2global=None if pose is None else as_pose(pose, f'{where}lidar2global'),
+            lidar2global=None if lidar2global is None else as_pose(lidar2global, f'{where}lidar2global'),
             timestamp=None if frame.get('timestamp') is None else float(frame['timestamp']),
             scene=str(frame.get('scene', ''))))
     tokens = [frame.token for frame in frames]
@@ -110,8 +110,8 @@ def nuscenes_frames(root: str | Path, version: str, scenes: list[str] | None = N
                     between: bool = False) -> Iterator[LooseFrame]:
     """Frames of a nuScenes folder, scene by scene, in order of time.
 
-    Key frames are those of the info files. The LiDAR frame of one between them is where the LiDAR was when the first
-    camera took its image; its token is that of this image in ``sample_data``.
+    Key frames are those of the info files. Between them, the LiDAR frame of a frame is where the LiDAR was when the
+    first camera took its image, and its token is that of this image in ``sample_data``.
 
     Args:
         root: data root; no LiDAR file is opened.
@@ -139,13 +139,13 @@ def nuscenes_frames(root: str | Path, version: str, scenes: list[str] | None = N
 def _key_frame(tables: NuScenesTables, scene: dict, number: int, sample: dict, root: str | Path) -> LooseFrame:
     entry = frame_info(tables, scene, number, sample, number)
     where = f'{tables.table_root}: sample {entry["token"]}: '
-    pose = np.array(entry['ego2global']) @ np.array(entry['lidar_points']['lidar2ego'])
+    lidar2global = np.array(entry['ego2global']) @ np.array(entry['lidar_points']['lidar2ego'])
     return LooseFrame(
         entry['token'], {name: str(Path(root, 'samples', name, image['img_path']))
                          for name, image in entry['images'].items()},
         np.stack([as_intrinsics(image['cam2img'], f'{where}{name}') for name, image in entry['images'].items()]),
         np.stack([as_pose(image['lidar2cam'], f'{where}{name}') for name, image in entry['images'].items()]),
-        lidar2global=pose, timestamp=entry['timestamp'], scene=scene['name'])
+        lidar2global=lidar2global, timestamp=entry['timestamp'], scene=scene['name'])
 
 
 def _other_records(tables: NuScenesTables, scenes: list[dict]) -> dict[str, dict[str, list[dict]]]:
@@ -178,8 +178,8 @@ def _between(tables: NuScenesTables, records: dict[str, list[dict]], key: LooseF
     for record in records[first]:
         time, chosen = record['timestamp'], {}
         for name in key.images:
-            place = bisect_left(times[name], time)
-            near = min(records.get(name, ())[max(place - 1, 0):place + 1], default=None,
+            index = bisect_left(times[name], time)
+            near = min(records.get(name, ())[max(index - 1, 0):index + 1], default=None,
                        key=lambda other: abs(other['timestamp'] - time))
             if near is None or abs(near['timestamp'] - time) > MAX_GAP * 1e6:
                 raise InputError(f'{tables.table_root}: scene {scene}: {name} has no image within {MAX_GAP} s of '

@@ -11,7 +11,7 @@ from .camera_dataset import CameraDataset
 
 @DATASETS.register_module()
 class NuScenesCameraDataset(CameraDataset):
-    """:class:`CameraDataset` for nuScenes: default are its ten classes in mmdet3d's order, others are refused."""
+    """:class:`CameraDataset` for nuScenes: its ten classes in mmdet3d's order by default; others are refused."""
 
     METAINFO = dict(classes=NuScenesDataset.METAINFO['classes'], palette=NuScenesDataset.METAINFO['palette'])
 

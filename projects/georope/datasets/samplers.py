@@ -1,8 +1,8 @@
 """Streams: which frames are seen together and in which order, in training and in tests.
 
-A *lane* is a place in the global batch: item b of every batch of a rank belongs to the same lane, and a lane shows the
-frames of a scene one after the other. Both classes here are batch samplers, since lanes need the batch size; the
-loader's ``sampler`` only brings dataset, rank, seed and epoch (mmengine's DefaultSampler).
+A *stream slot* is a position in the global batch: item b of every batch of a rank belongs to the same slot, and a slot
+shows the frames of a scene one after the other. Both classes here are batch samplers, since slots need the batch size;
+the loader's ``sampler`` only brings dataset, rank, seed and epoch (mmengine's DefaultSampler).
 """
 import contextlib
 from collections.abc import Iterator
@@ -14,30 +14,30 @@ import torch
 from georope.registry import DATA_SAMPLERS
 
 
-class LaneIndex(int):
-    """Place of a frame in the dataset, with what its lane adds to it.
+class StreamIndex(int):
+    """Index of a frame in the dataset, with what its stream slot adds to it.
 
     Attributes:
-        starts: The lane starts anew here: memory of what it showed before is not to be used.
-        seed: Seed, iteration and lane, which fix the random draws of the frame.
+        starts: The slot starts anew here: memory of what it showed before must not be used.
+        seed: Seed, iteration and slot, which fix the random draws of the frame.
     """
 
-    def __new__(cls, index: int, starts: bool, seed: tuple[int, int, int]) -> 'LaneIndex':
+    def __new__(cls, index: int, starts: bool, seed: tuple[int, int, int]) -> 'StreamIndex':
         self = super().__new__(cls, index)
         self.starts, self.seed = starts, seed
         return self
 
     def __reduce__(self) -> tuple:
-        return LaneIndex, (int(self), self.starts, self.seed)
+        return StreamIndex, (int(self), self.starts, self.seed)
 
 
 @contextlib.contextmanager
 def draws_of(index: int) -> Iterator[None]:
-    """numpy's global generator as the seed of a :class:`LaneIndex` sets it, and afterwards as it was before.
+    """numpy's global generator as the seed of a :class:`StreamIndex` sets it, and afterwards as it was before.
 
     A plain index changes nothing: the generator goes on.
     """
-    if not isinstance(index, LaneIndex):
+    if not isinstance(index, StreamIndex):
         yield
         return
     state = np.random.get_state()
@@ -58,22 +58,22 @@ def _scenes(sampler) -> list[list[int]]:
 
 @DATA_SAMPLERS.register_module()
 class StreamBatchSampler:
-    """Batches of a training on streams; each is a list of :class:`LaneIndex`, item b of lane ``rank * batch_size + b``.
+    """Batches of a training on streams: lists of :class:`StreamIndex`, item b of slot ``rank * batch_size + b``.
 
     Whole scenes, or parts of them, are shuffled by the seed, again for each pass over them, into one endless list. Of L
-    lanes over all ranks, lane l shows the sequences l, l + L, l + 2 L, ... of that list, the next as soon as one ends.
+    slots over all ranks, slot l shows the sequences l, l + L, l + 2 L, ... of that list, the next as soon as one ends.
     This is the order of the StreamPETR repository (its InfiniteGroupEachSampleInBatchSampler, its splits), for any
-    number of sequences: with fewer than lanes, several lanes show the same one.
+    number of sequences: with fewer sequences than slots, several slots show the same one.
 
     What a batch holds depends on (seed, iteration) alone, so any iteration can be the first one at once, and the same
-    lanes see the same frames with the same draws however they are spread over ranks. An epoch has as many iterations as
-    show ``len(dataset)`` frames, rounded up; lanes go on beyond its end. At the first iteration of each epoch, and
-    where a run is resumed, all lanes start anew (``LaneIndex.starts``): a run that is resumed from the checkpoint of an
-    epoch is the one that was never stopped, and no memory has to be saved.
+    slots show the same frames with the same draws however they are spread over ranks. An epoch has as many iterations
+    as it takes to show ``len(dataset)`` frames, rounded up; slots go on beyond its end. All slots start anew
+    (``StreamIndex.starts``) at the first iteration of each epoch and where a run is resumed. So a run that is resumed
+    from the checkpoint of an epoch equals one that was never stopped, and no memory has to be saved.
 
     Args:
         sampler: Brings ``dataset``, ``rank``, ``world_size``, ``seed`` and ``epoch``; its own order is not used.
-        batch_size: Lanes of this rank.
+        batch_size: Stream slots of this rank.
         seq_split_num: Parts of each scene, of equal length but for the last, which is shorter or, in short scenes,
             missing; ``'all'``: each frame is a sequence, an ordinary shuffled training.
 
@@ -95,43 +95,43 @@ class StreamBatchSampler:
             raise ValueError('StreamBatchSampler: the dataset has no frames.')
 
     @property
-    def num_lanes(self) -> int:
+    def num_slots(self) -> int:
         return self.batch_size * self.sampler.world_size
 
     def __len__(self) -> int:
         """Iterations of an epoch."""
-        return -(-len(self.sampler.dataset) // self.num_lanes)
+        return -(-len(self.sampler.dataset) // self.num_slots)
 
-    def __iter__(self) -> Iterator[list[LaneIndex]]:
+    def __iter__(self) -> Iterator[list[StreamIndex]]:
         # mmengine's InfiniteSampler has no epochs; its loop is told where to start by StreamHook.
         epoch = getattr(self.sampler, 'epoch', 0)
         iteration = first = epoch * len(self) if self.start is None else self.start
         numbers = range(self.sampler.rank * self.batch_size, (self.sampler.rank + 1) * self.batch_size)
-        lanes = [self._lane(number, first) for number in numbers]
+        slots = [self._slot(number, first) for number in numbers]
         while True:
             anew = iteration == first or iteration % len(self) == 0
             yield [
-                LaneIndex(index, anew or starts, (self.seed, iteration, number))
-                for number, (index, starts) in zip(numbers, map(next, lanes))
+                StreamIndex(index, anew or starts, (self.seed, iteration, number))
+                for number, (index, starts) in zip(numbers, map(next, slots))
             ]
             iteration += 1
             if iteration % len(self) == 0 and not self.endless:
                 return
 
-    def _lane(self, number: int, first: int) -> Iterator[tuple[int, bool]]:
-        """Frames of a lane from iteration ``first`` on, and whether a sequence starts there."""
+    def _slot(self, number: int, first: int) -> Iterator[tuple[int, bool]]:
+        """Frames of a slot from iteration ``first`` on, and whether a sequence starts there."""
         for sequence in self._sequences(number):
             skipped, first = min(first, len(sequence)), max(first - len(sequence), 0)
-            for place in range(skipped, len(sequence)):
-                yield sequence[place], place == 0
+            for position in range(skipped, len(sequence)):
+                yield sequence[position], position == 0
 
-    def _sequences(self, lane: int) -> Iterator[list[int]]:
-        """Sequences of a lane from the start of training on."""
+    def _sequences(self, slot: int) -> Iterator[list[int]]:
+        """Sequences of a slot from the start of training on."""
         generator = torch.Generator().manual_seed(self.seed)
         while True:
             order = torch.randperm(len(self.sequences), generator=generator).tolist()
-            yield from (self.sequences[number] for number in order[lane::self.num_lanes])
-            lane = lane - len(order) + self.num_lanes * len(order[lane::self.num_lanes])
+            yield from (self.sequences[number] for number in order[slot::self.num_slots])
+            slot = slot - len(order) + self.num_slots * len(order[slot::self.num_slots])
 
 
 @DATA_SAMPLERS.register_module()
@@ -139,7 +139,7 @@ class SceneBatchSampler:
     """Batches of a test on streams: each rank gets whole scenes, each frame occurs once, none is added.
 
     A batch holds ``batch_size`` scenes of equal length in lockstep, or fewer where no more of that length are left, so
-    that the number of lanes changes at starts of scenes only. Ranks may differ in their number of batches; with fewer
+    that the number of slots changes at starts of scenes only. Ranks may differ in their number of batches; with fewer
     scenes than ranks, some have none. Scenes go, the longest first, to the rank with the fewest frames so far.
 
     With ``batch_size`` 1 a model's results do not depend on the number of ranks, to the byte, if all have as many CPU

@@ -1,7 +1,7 @@
-"""What the nuScenes tables must hold, as one declarative schema; :mod:`.table_check` holds a set against it.
+"""What the nuScenes tables must hold, as one declarative schema; :mod:`.table_check` compares a data set with it.
 
-Only what is read is asked for. A kind looks at the values of a field in all records at once: a million annotations take
-seconds.
+The schema has only those fields that are read. A kind checks the values of a field in all records at once, so that a
+million annotations take seconds.
 """
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNIT = 1e-2  # of a quaternion's norm
 
 
 class Kind(NamedTuple):
-    """What a field holds: in words, and whether all values of a column are so (a TypeError or ValueError is a no)."""
+    """The content of a field: in words, and as a test of all values of a column (TypeError or ValueError: not so)."""
 
     words: str
     holds: Callable[[list], bool]
@@ -42,7 +42,7 @@ class Reference(NamedTuple):
 
 
 def maybe(field: Kind | Reference) -> Kind | Reference:
-    """The same, of a field that may be missing."""
+    """The same for a field that may be missing."""
     return field._replace(optional=True)
 
 
@@ -75,7 +75,7 @@ NUMBER = Kind('a finite number', _numbers)
 COUNT = Kind('a whole number', _types(int))
 PIXELS = Kind('a whole number above 0', lambda values: _types(int)(values) and min(values, default=1) > 0)
 FLAG = Kind('true or false', lambda values: _types(bool, int)(values) and set(values) <= {0, 1})
-PLACE = Kind('x, y, z in metres: a list of 3 finite numbers', _vectors(3))
+POSITION = Kind('x, y, z in metres: a list of 3 finite numbers', _vectors(3))
 TURN = Kind('a quaternion w, x, y, z of length 1: a list of 4 finite numbers',
             _vectors(4, lambda array: (np.abs(np.linalg.norm(array, axis=1) - 1) < _UNIT).all()))
 SIZE = Kind('width, length, height in metres: a list of 3 finite numbers above 0',
@@ -89,8 +89,8 @@ _SAME_INSTANCE = Reference('sample_annotation', end=True, owner=('instance_token
 
 TABLES = {
     'sensor': dict(channel=NAME, modality=NAME),
-    'calibrated_sensor': dict(sensor_token=Reference('sensor'), translation=PLACE, rotation=TURN),
-    'ego_pose': dict(translation=PLACE, rotation=TURN),
+    'calibrated_sensor': dict(sensor_token=Reference('sensor'), translation=POSITION, rotation=TURN),
+    'ego_pose': dict(translation=POSITION, rotation=TURN),
     'scene': dict(name=NAME, nbr_samples=COUNT, first_sample_token=_OF_SCENE, last_sample_token=maybe(_OF_SCENE)),
     'sample': dict(timestamp=NUMBER, scene_token=Reference('scene'), prev=_SAME_SCENE, next=_SAME_SCENE),
     'sample_data': dict(is_key_frame=FLAG, timestamp=NUMBER, filename=TEXT, sample_token=Reference('sample'),
@@ -99,7 +99,7 @@ TABLES = {
     'attribute': dict(name=NAME),
     'instance': dict(category_token=Reference('category'), first_annotation_token=maybe(_OF_INSTANCE),
                      last_annotation_token=maybe(_OF_INSTANCE)),
-    'sample_annotation': dict(translation=PLACE, rotation=TURN, size=SIZE, sample_token=Reference('sample'),
+    'sample_annotation': dict(translation=POSITION, rotation=TURN, size=SIZE, sample_token=Reference('sample'),
                               instance_token=Reference('instance'),
                               attribute_tokens=Reference('attribute', several=True), prev=_SAME_INSTANCE,
                               next=_SAME_INSTANCE, num_lidar_pts=maybe(COUNT), num_radar_pts=maybe(COUNT)),

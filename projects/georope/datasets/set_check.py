@@ -1,4 +1,4 @@
-"""What is doubtful in a set whose tables are sound: units of time, frames without cameras, missing images."""
+"""Suspicious content of a data set whose tables are valid: units of time, frames without cameras, missing images."""
 from __future__ import annotations
 
 import os
@@ -18,10 +18,10 @@ _UNITS = {'seconds': 1e6, 'milliseconds': 1e3, 'nanoseconds': 1e-3}  # microseco
 
 
 def check_times(tables: NuScenesTables) -> list[str]:
-    """Whether timestamps can be microseconds: the time from key frame to key frame, and from a frame to its pictures.
+    """Check that timestamps can be microseconds, by the time between key frames and from a frame to its images.
 
     Returns:
-        What is doubtful, with the numbers seen and the likely unit.
+        What is suspicious, with the numbers found and the likely unit.
 
     Raises:
         InputError: it is so in all scenes.
@@ -60,7 +60,7 @@ def key_frame_cameras(tables: NuScenesTables, sample: dict) -> dict[str, dict]:
 
 
 def whole_frames(tables: NuScenesTables, samples: Iterable[dict]) -> tuple[set, list[str]]:
-    """Tokens of the samples without any camera, which no info file can hold, and what to say of those that lack some.
+    """Sample tokens without any camera, which no info file can hold, and notes about samples that lack some.
 
     Raises:
         InputError: no sample has a camera, or there are some with cameras and without the reference sensor.
@@ -93,7 +93,7 @@ def whole_frames(tables: NuScenesTables, samples: Iterable[dict]) -> tuple[set, 
 
 
 class Images:
-    """Which files are there, by one look into each folder."""
+    """Which files exist; each folder is listed once."""
 
     def __init__(self, root: str) -> None:
         self.root = root

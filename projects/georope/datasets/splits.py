@@ -1,4 +1,4 @@
-"""Splits: the official ones and those of a ``splits.json``, read in one place."""
+"""Splits: the official ones and those of a ``splits.json``."""
 from __future__ import annotations
 
 import os
@@ -17,12 +17,12 @@ SPLIT_VERSIONS = dict(train='v1.0-trainval', val='v1.0-trainval', test='v1.0-tes
 
 
 def splits_of(version: str, data_root: str, scenes: Iterable[str] | None = None) -> dict[str, list[str]]:
-    """Names of the scenes in the official splits of a version and in those of its ``splits.json``, which wins.
+    """Names of the scenes in the official splits of a version and in its ``splits.json``, which has priority.
 
     Args:
         version: folder of the tables under ``data_root``.
         data_root: root folder.
-        scenes: names of the scenes in the tables, where ``splits.json`` is to be held against them.
+        scenes: names of the scenes in the tables, if ``splits.json`` is to be checked against them.
 
     Raises:
         InputError: ``splits.json`` is something else, or names a scene that is not in ``scenes``.

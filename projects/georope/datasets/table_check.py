@@ -16,7 +16,7 @@ class Fault(NamedTuple):
     """What is wrong with one record."""
 
     table: str
-    record: str  # its token, or its place
+    record: str  # its token, or its number in the table
     field: str
     message: str
 
@@ -49,16 +49,16 @@ def check_tables(folder: str, tables: Mapping[str, Any], schema: Mapping[str, Ma
 
 
 def _of_each_first(faults: Sequence[Fault]) -> list[Fault]:
-    """The faults, those that are the first of their table and field before the second ones, and so on."""
-    seen, places = Counter(), []
+    """The faults in another order: the first of each table and field, then the second ones, and so on."""
+    seen, ranks = Counter(), []
     for fault in faults:
-        places.append(seen[fault[::2]])
+        ranks.append(seen[fault[::2]])
         seen[fault[::2]] += 1
-    return [faults[i] for i in sorted(range(len(faults)), key=places.__getitem__)]
+    return [faults[i] for i in sorted(range(len(faults)), key=ranks.__getitem__)]
 
 
 def short(value: Any) -> str:
-    """A value for a message."""
+    """A value as short text for a message."""
     text = repr(value)
     return text if len(text) <= 60 else f'{text[:57]}...'
 
@@ -73,11 +73,11 @@ def _shape_faults(name: str, rows: Any) -> Iterator[Fault]:
     if not isinstance(rows, list):
         yield Fault(name, '-', 'the table', f'must be a list of records, not {short(rows)}: export it again')
         return
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         if not isinstance(row, dict):
-            yield Fault(name, f'number {place}', 'the record', f'must be an object, not {short(row)}: export it again')
+            yield Fault(name, f'number {number}', 'the record', f'must be an object, not {short(row)}: export it again')
         elif not _all(NAME, [row.get('token')]):
-            yield Fault(name, f'number {place}', 'token', f'is {short(row.get("token"))}; it must be {NAME.words}')
+            yield Fault(name, f'number {number}', 'token', f'is {short(row.get("token"))}; it must be {NAME.words}')
     for field in ('token', *([UNIQUE[name]] if name in UNIQUE else ())):
         values = [(row.get('token'), row[field]) for row in rows
                   if isinstance(row, dict) and isinstance(row.get(field), str)]
@@ -91,7 +91,7 @@ def _shape_faults(name: str, rows: Any) -> Iterator[Fault]:
 
 def _column_faults(name: str, rows: Sequence[dict], field: str, wanted: Kind | Reference,
                    tokens: Mapping[str, set]) -> Iterator[Fault]:
-    """The faults of one field, which are looked for one by one only if the column as a whole has some."""
+    """The faults of one field. Records are checked one by one only if the column as a whole has a fault."""
     refers = isinstance(wanted, Reference)
     if refers and wanted.table not in tokens:
         return
@@ -133,7 +133,7 @@ def _camera_faults(tables: Mapping[str, Sequence[dict]]) -> Iterator[Fault]:
 
 
 def _owner_faults(tables: Mapping[str, Sequence[dict]], schema: Mapping[str, Mapping]) -> Iterator[Fault]:
-    """Chains that lead into another scene or instance."""
+    """Links that lead into another scene or instance."""
     for name, rows in tables.items():
         for field, wanted in schema[name].items():
             if not isinstance(wanted, Reference) or wanted.owner is None or wanted.table not in tables:
@@ -154,11 +154,11 @@ def _sample_faults(tables: Mapping[str, Sequence[dict]]) -> Iterator[Fault]:
     channels = {row['token']: channels[row['sensor_token']] for row in tables['calibrated_sensor']}
     seen = set()
     for row in tables['sample_data']:
-        place = (row['sample_token'], channels[row['calibrated_sensor_token']])
-        if place in seen:
-            yield Fault('sample_data', row['token'], 'sample_token', f'is {place[0]!r}, a sample that has another key '
-                        f'frame of {place[1]}: one is allowed, set is_key_frame of the others to false')
-        seen.add(place)
+        image = (row['sample_token'], channels[row['calibrated_sensor_token']])
+        if image in seen:
+            yield Fault('sample_data', row['token'], 'sample_token', f'is {image[0]!r}, a sample that has another key '
+                        f'frame of {image[1]}: one is allowed, set is_key_frame of the others to false')
+        seen.add(image)
 
 
 def _scene_faults(tables: Mapping[str, Sequence[dict]]) -> Iterator[Fault]:

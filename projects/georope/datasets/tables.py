@@ -1,4 +1,4 @@
-"""The nuScenes tables, through the devkit, for a root that may hold nothing else."""
+"""The nuScenes tables, read by the devkit, for a data root that may contain nothing but tables."""
 from collections import Counter
 from pathlib import Path
 from typing import Union
@@ -8,6 +8,7 @@ from nuscenes.eval.detection.constants import ATTRIBUTE_NAMES
 from nuscenes.eval.detection.utils import category_to_detection_name
 from nuscenes.nuscenes import NuScenes
 from nuscenes.utils.color_map import get_colormap
+from nuscenes.utils.geometry_utils import transform_matrix
 from pyquaternion import Quaternion
 from tqdm import tqdm
 
@@ -31,24 +32,24 @@ CATEGORIES = {
 
 
 class NuScenesTables(NuScenes):
-    """The devkit's database of one version, reduced to what an info file is made of.
+    """The devkit's database of one version, reduced to what info files need.
 
     The devkit itself asks for all 13 tables and for the map images. Here only :data:`SENSOR_TABLES` and
     :data:`ANNOTATION_TABLES` are read, of ``sample_data`` only the key frames, and no sensor, map or image file. A test
-    version (its name ends in ``test``) may lack annotation tables; they are then empty. All tables are held against
-    :mod:`.schema` first.
+    version (its name ends in ``test``) may lack annotation tables; they are then empty. All tables are checked
+    against :mod:`.schema` first.
 
-    Data of one's own may differ from nuScenes in four ways, which are brought into the devkit's terms here; ``notes``
-    says in words, with counts, what that changed:
+    Your own data may differ from nuScenes in four ways, which are converted to the devkit's terms here. ``notes``
+    describes what was changed, with counts:
 
-    - Own categories: a ``classes.json`` in the version's folder, {category: nuScenes detection class}, says in whose
-      place each stands. The devkit knows ten classes only. {category: category} makes a class of its own name, one of
-      ``own_classes``: info files have a label for it, devkit and server know nothing of it. Of categories not in the
-      file, those called as a detection class stand for it, and the others keep their names.
-    - Own attributes: those that nuScenes does not have are none, and of several the first counts.
+    - Own categories: a ``classes.json`` in the version's folder, {category: nuScenes detection class}, says for
+      which each stands. The devkit knows ten classes only. {category: category} makes a class of its own name, one of
+      ``own_classes``: info files have a label for it, but devkit and server do not know it. A category that is not in
+      the file and has the name of a detection class counts as that class; the others keep their names.
+    - Own attributes: those that nuScenes does not have are dropped; of several attributes the first counts.
     - No LiDAR: tables without the sensor LIDAR_TOP get one in the ego frame, with the ego pose of the camera that
       exposes nearest to the sample's timestamp, and no file.
-    - Nobody counted points: where no annotation has a LiDAR or radar point (or none has the fields), the counts are
+    - No point counts: where no annotation has a LiDAR or radar point (or none has the fields), the counts are
       unknown, -1, which the devkit's filter of boxes without points lets pass.
 
     Args:
@@ -191,7 +192,7 @@ class NuScenesTables(NuScenes):
 
 
 def _used(name: str, rows: list, tables: dict) -> list:
-    """The records of key frames, where the tables are sound enough to tell."""
+    """The records of key frames, where the tables are valid enough to find them."""
     if name not in ('sample_data', 'ego_pose') or not isinstance(rows, list) or not all(
             isinstance(row, dict) for row in rows):
         return rows
@@ -211,7 +212,4 @@ def _counts(counter: Counter) -> str:
 
 def pose_matrix(record: dict) -> np.ndarray:
     """A record with ``translation`` (3) and ``rotation`` (quaternion w, x, y, z) as a float64 4x4 matrix."""
-    matrix = np.eye(4)
-    matrix[:3, :3] = Quaternion(record['rotation']).rotation_matrix
-    matrix[:3, 3] = record['translation']
-    return matrix
+    return transform_matrix(record['translation'], Quaternion(record['rotation']))

@@ -1,4 +1,4 @@
-"""Frames that are not whole: which cameras a frame lacks, and what is said of it."""
+"""Incomplete frames: which cameras they lack, and the message about it."""
 from __future__ import annotations
 
 import os
@@ -15,20 +15,21 @@ NO_RECORD, NO_FILE, BROKEN = 'not in the info file', 'no image file', 'broken im
 def has_end(data: bytes) -> bool:
     """Whether a JPEG has its end marker, whatever follows it: some cameras pad their files.
 
-    Only behind the headers, which may hold a preview with an end of its own.
+    The marker counts only behind the headers, which may hold a preview with an end marker of its own.
     """
     if JPEG_END in data[-TAIL:]:
         return True
-    place = len(JPEG)
-    while data[place:place + 1] == b'\xff' and data[place + 1:place + 2] != SCAN and place + 4 <= len(data):
-        place += 2 + int.from_bytes(data[place + 2:place + 4], 'big')
-    return JPEG_END in data[place:]
+    position = len(JPEG)
+    while (data[position:position + 1] == b'\xff' and data[position + 1:position + 2] != SCAN
+           and position + 4 <= len(data)):
+        position += 2 + int.from_bytes(data[position + 2:position + 4], 'big')
+    return JPEG_END in data[position:]
 
 
 def fault_of(path: str) -> str | None:
-    """Why a file is no whole image, as far as its first and last bytes tell; None where they tell nothing.
+    """Why a file is not a complete image, judging by its first and last bytes; None if they show no fault.
 
-    Addresses such as s3://... are not looked at.
+    Addresses such as s3://... are not checked.
     """
     if '://' in path:
         return None
@@ -60,10 +61,10 @@ def find_gaps(entries: Sequence[dict], cameras: Sequence[str], path_of: Callable
     """
     gaps = {entry['token']: {name: NO_RECORD for name in cameras if name not in entry['images']} for entry in entries}
     if files:
-        places = [(entry['token'], name, path_of(name, entry['images'][name]['img_path']))
+        images = [(entry['token'], name, path_of(name, entry['images'][name]['img_path']))
                   for entry in entries for name in cameras if 'img_path' in entry['images'].get(name, ())]
         with ThreadPoolExecutor(16) as threads:  # waits for the disk
-            for (token, name, _), fault in zip(places, threads.map(fault_of, (path for *_, path in places))):
+            for (token, name, _), fault in zip(images, threads.map(fault_of, (path for *_, path in images))):
                 if fault:
                     gaps[token][name] = fault
     return {token: found for token, found in gaps.items() if found}
@@ -77,5 +78,5 @@ def gaps_in_words(gaps: Mapping[str, Mapping[str, str]], number: int) -> str:
 
 
 def all_cameras(entries: Iterable[dict]) -> list[str]:
-    """Names of the cameras of all entries, as they first come."""
+    """Names of the cameras of all entries, in order of first appearance."""
     return list(dict.fromkeys(name for entry in entries for name in entry['images']))

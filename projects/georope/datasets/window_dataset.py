@@ -20,7 +20,7 @@ class CameraWindowDataset(CameraDataset):
     of a window and for repeats of it, else True. Tests get single frames as from the base class.
 
     A packed window is ``inputs``: ``img`` (T, N, 3, h, w), and ``data_samples``: that of the last frame, with
-    ``frames``, a list of the T Det3DDataSamples, which ``DataSample.to`` does not reach into.
+    ``frames``, a list of the T Det3DDataSamples, which ``DataSample.to`` does not move.
 
     Args:
         queue_length: Frames of a window, T.
@@ -34,25 +34,25 @@ class CameraWindowDataset(CameraDataset):
         self.queue_length, self.random_length = queue_length, random_length
         super().__init__(*args, **kwargs)
 
-    def window(self, place: int) -> list[int]:
-        """Places of the frames of a window that ends at ``place``, drawn with numpy's global generator."""
+    def window(self, index: int) -> list[int]:
+        """Indices of the frames of a window that ends at ``index``, drawn with numpy's global generator."""
         span = self.queue_length - 1 + self.random_length
-        first = place
-        while place - first < span and self.get_data_info(first)['prev_exists']:
+        first = index
+        while index - first < span and self.get_data_info(first)['prev_exists']:
             first -= 1
         drawn = np.random.choice(span, self.queue_length - 1, replace=False)
-        return [*np.maximum(np.sort(drawn) + place - span, first).tolist(), place]
+        return [*np.maximum(np.sort(drawn) + index - span, first).tolist(), index]
 
     def prepare_data(self, idx: int) -> dict:
         if self.test_mode:
             return super().prepare_data(idx)
-        place = range(len(self))[idx]
+        index = range(len(self))[idx]
         with draws_of(idx):
-            places = self.window(place)
-            frames = [super(CameraWindowDataset, self).prepare_data(i) for i in places]
+            indices = self.window(index)
+            frames = [super(CameraWindowDataset, self).prepare_data(i) for i in indices]
         samples = [frame['data_samples'] for frame in frames]
-        for i, sample in zip(places, samples):
-            sample.set_metainfo(dict(prev_exists=i != places[0]))
+        for i, sample in zip(indices, samples):
+            sample.set_metainfo(dict(prev_exists=i != indices[0]))
         packed = dict(inputs=dict(img=torch.stack([frame['inputs']['img'] for frame in frames])),
                       data_samples=samples[-1].clone())
         packed['data_samples'].frames = samples

@@ -1,5 +1,5 @@
-"""Reading checkpoints so that no file can run code: always ``torch.load(weights_only=True)``; and so that it is told
-how much of a model they fill.
+"""Reading checkpoints safely: always ``torch.load(weights_only=True)``, so that no file can run code; and logging how
+much of a model they fill.
 
 torch >= 2.6 does so by default, and then refuses what mmengine 0.10.7 saves: its log history is pickled as
 ``HistoryBuffer`` objects with numpy arrays. Two things make resuming and testing work without giving up safe loading:
@@ -9,8 +9,8 @@ and any tool; and the loader here allows those few classes by name, for files th
 
 In the tools' processes (``install_loaders``) it replaces mmengine's loaders of local files and of addresses (https://,
 torchvision://, open-mmlab://), so that it serves ``--resume``, ``load_from`` and ``init_cfg=dict(type='Pretrained')``.
-mmengine's ``Pretrained`` initialiser is replaced there too: a wrong prefix or another backbone would leave random
-weights without a word. Importing georope replaces nothing.
+mmengine's ``Pretrained`` initialiser is replaced there too: with it, a wrong prefix or another backbone
+leaves random weights without a warning. Importing georope replaces nothing.
 """
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _load_url(url: str, model_dir: str | None = None, map_location=None, progres
     path = Path(model_dir or Path(torch.hub.get_dir(), 'checkpoints'), Path(urlparse(url).path).name)
     if not path.is_file():
         path.parent.mkdir(parents=True, exist_ok=True)
-        torch.hub.download_url_to_file(url, str(path), progress=progress)  # beside its place, then renamed
+        torch.hub.download_url_to_file(url, str(path), progress=progress)  # beside its final path, then renamed
     return load_from_local(path, map_location)
 
 
@@ -169,7 +169,7 @@ def _fitting(expected: Mapping[str, torch.Size], weights: Mapping[str, Tensor], 
 
 
 def _without_counters(names: Mapping) -> dict:
-    """Batch norms count their batches, which other frameworks do not save and nobody needs."""
+    """Without the batch counters of batch norms, which other frameworks do not save and nothing needs."""
     return {name: value for name, value in names.items() if not name.endswith('num_batches_tracked')}
 
 

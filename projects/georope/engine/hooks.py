@@ -103,7 +103,7 @@ class CheckWeightsHook(Hook):
                          bool(fitting))
 
     def _refuse(self, told: str, advice: str, anything: bool) -> None:
-        """Raises, or warns where differences are accepted and the checkpoint has anything for this model."""
+        """Raises; warns instead if differences are accepted and the checkpoint has anything for this model."""
         if not (self.accept and anything):
             way_out = ', or go on all the same: --accept-weights' if anything else ''
             raise RuntimeError(f'{told}; {advice}{way_out}')
@@ -111,11 +111,11 @@ class CheckWeightsHook(Hook):
 
 
 class CheckScheduleHook(Hook):
-    """Refuses to resume a run whose schedule, or order of frames in streams, is another than the saved one.
+    """Refuses to resume a run whose schedule, or order of frames in streams, differs from the saved one.
 
     mmengine takes the saved state of each scheduler as it is. With another batch size, number of processes, number of
     epochs or iterations or learning rate it would belong to another run: the rate would fall too early, or never, or
-    rise again. Streams (``StreamHook``) of another number of lanes or sequences go through other frames.
+    rise again. Streams (``StreamHook``) of another number of slots or sequences show the frames in another order.
     """
     MOVING = ('last_step', '_global_step', '_last_value', 'verbose')
 
@@ -149,22 +149,23 @@ def _schedulers(schedulers: list | dict | None) -> list[dict]:
 
 
 def _streams(sampler: StreamBatchSampler) -> dict[str, int]:
-    """What, with seed and iteration, decides which frames the batches of a stream hold."""
-    return dict(lanes=sampler.num_lanes, sequences=len(sampler.sequences))
+    """What decides, together with seed and iteration, which frames the batches of a stream hold."""
+    return dict(slots=sampler.num_slots, sequences=len(sampler.sequences))
 
 
 def _other_streams(runner, saved: dict[str, int] | None, current: dict[str, int]) -> list[str]:
     if saved is None:
-        runner.logger.warning('--resume: the checkpoint does not say how many lanes its streams had, as older ones do '
-                              f'not; here they are {current["lanes"]} (batch_size x processes). If they were others, '
-                              'or seq_split_num was, the frames come in another order')
+        runner.logger.warning('--resume: the checkpoint does not say how many slots its streams had, as older ones do '
+                              f'not; here there are {current["slots"]} (batch_size x processes). If their number or '
+                              'seq_split_num was another, the frames come in another order')
         return []
+    saved = {'slots': saved.get('lanes'), **saved}  # the name in checkpoints of before
     return [f'the streams had {saved[key]} {key}, here they have {current[key]} ({hint})' for key, hint in (
-        ('lanes', 'batch_size x processes'), ('sequences', 'seq_split_num or data')) if saved[key] != current[key]]
+        ('slots', 'batch_size x processes'), ('sequences', 'seq_split_num or data')) if saved[key] != current[key]]
 
 
 def _other_length(runner, checkpoint: dict) -> list[str]:
-    """A training that ended with its schedule, and now would go on behind its end or stop before it."""
+    """A training that ended with its schedule and now would continue beyond its end or stop before it."""
     lengths = {(state.get('by_epoch', True), state[key]) for state in _schedulers(checkpoint.get('param_schedulers'))
                for key in ('end', 'T_max') if key in state}
     info = checkpoint.get('message_hub', {}).get('runtime_info', {})
@@ -190,7 +191,7 @@ def _some(what: str, keys: list[str]) -> str:
 
 @HOOKS.register_module()
 class CheckDataHook(Hook):
-    """Holds the datasets against the model and the evaluator before the first step, not after the first epochs.
+    """Compares the datasets with the model and the evaluator before the first step, not after the first epochs.
 
     Heads (``num_classes``) and every dataset (``metainfo['classes']``) must have the same number of classes; metrics
     with a method ``check`` look at their files.
@@ -235,7 +236,7 @@ class StreamHook(Hook):
     Sampler and model then depend on (seed, iteration) alone: the loader starts at the iteration that a run was resumed
     at, and python's, numpy's and torch's generators are seeded with (seed, rank, iteration) before each iteration, so
     that dropout, denoising noise and masks are those of a run that was never stopped. Checkpoints hold the number of
-    lanes and sequences in ``meta['streams']``, for ``CheckScheduleHook``.
+    slots and sequences in ``meta['streams']``, for ``CheckScheduleHook``.
     """
     priority = 'VERY_HIGH'
     active = False
@@ -247,12 +248,12 @@ class StreamHook(Hook):
             seed = torch.tensor(runner.seed)  # with diff_rank_seed, ranks have their own
             broadcast(seed)
             self.seed = sampler.seed = int(seed)
-            runner.logger.info(f'streams: {len(sampler.sequences)} sequences in {sampler.num_lanes} lanes, '
+            runner.logger.info(f'streams: {len(sampler.sequences)} sequences in {sampler.num_slots} slots, '
                                f'{len(sampler)} iterations per epoch')
             longest = max(map(len, sampler.sequences))
             if len(sampler) < longest:
                 runner.logger.warning(f'streams: an epoch is shorter than the longest sequence, {longest} frames, so '
-                                      'that memory starts anew within it. Fewer lanes (batch_size x ranks) or a higher '
+                                      'that memory starts anew within it. Fewer slots (batch_size x ranks) or a higher '
                                       'seq_split_num avoid that.')
             if longest == 1 and not isinstance(runner.train_dataloader.dataset, CameraWindowDataset):
                 runner.logger.warning('streams: each of the '

@@ -52,7 +52,7 @@ def add_common_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_config(path: str) -> Config:
-    """A config file. An empty NUSCENES_ROOT counts as none; mmengine stops at it."""
+    """A config file. An empty NUSCENES_ROOT counts as not set; mmengine would stop at it."""
     if not os.environ.get('NUSCENES_ROOT', 'unset').strip():
         del os.environ['NUSCENES_ROOT']
     return Config.fromfile(path)
@@ -94,7 +94,7 @@ def _paths(value, path: str) -> Iterator[str]:
 
 
 def _nearest(option: str, paths: set[str]) -> list[str]:
-    """The paths of a config that end as an option begins, else as it ends, else the one spelt most like it."""
+    """The paths of a config that an option may mean: same end as its begin, else same end, else similar spelling."""
     parts = option.split('.')
     for number in range(len(parts), 0, -1):
         start, rest = '.'.join(parts[:number]), ''.join(f'.{part}' for part in parts[number:])
@@ -114,7 +114,7 @@ def build_model(path: str, options: dict | None) -> tuple[Config, torch.nn.Modul
 
 
 def build_runner(cfg: Config) -> Runner:
-    """Builds the runner; without a GPU, first makes of the config what can run there, and says so.
+    """Builds the runner. Without a GPU, it first changes the config to what can run there, and says so.
 
     ``cfg.compile`` (True, or options of ``torch.compile``) compiles rotations and decoder. It is taken out of the
     config: mmengine would compile the whole step, which fails at the meta information of samples.
@@ -131,7 +131,7 @@ def build_runner(cfg: Config) -> Runner:
 
 
 def _adjust(cfg: Config) -> None:
-    """Makes of a config's usual settings what they were meant to be."""
+    """Adjusts usual settings of a config so that they have the intended effect."""
     for name in ('train_dataloader', 'val_dataloader', 'test_dataloader'):
         loader = cfg.get(name) or {}
         if loader.get('num_workers') == 0:  # torch refuses both without workers
@@ -182,10 +182,10 @@ def _without_gpu(cfg: Config) -> None:
 
 
 def leave_gloo() -> None:
-    """Ends the default process group, a gloo one: due before the interpreter ends.
+    """Ends the default process group, a gloo one. Must be called before the interpreter ends.
 
-    Gloo's threads let go of the last tensors when they get Python's lock, which nothing waits for. One that is still at
-    it when the interpreter ends aborts a process that has done its work (pytorch #179291).
+    Gloo's threads release the last tensors when they get Python's lock, and nothing waits for that. A thread that is
+    still doing so when the interpreter ends aborts a process whose work is done (pytorch #179291).
     """
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()

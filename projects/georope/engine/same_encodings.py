@@ -1,8 +1,8 @@
 """Whether a checkpoint was trained with the encodings that a config has.
 
-Encodings have few parameters or none, so tensors alone do not tell one from another. Checkpoints hold the text of their
-config. It is parsed, never executed; what it says of encodings is built and compared by the attributes that the classes
-declare to decide their function (``PositionEncoding.decisive``): how a config is written plays no part.
+Encodings have few parameters or none, so tensors alone cannot distinguish them. Checkpoints hold the text of their
+config. It is parsed, never executed. The encodings in it are built and compared by those attributes that, as their
+classes declare, decide their function (``PositionEncoding.decisive``): how a config is written does not matter.
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHAPE = ('num_heads', 'head_dim', 'num_layers')
 
 
 def other_encodings(trained: str, current: str, model: nn.Module) -> list[str]:
-    """In words, each encoding that is another one.
+    """A description of each encoding that differs.
 
     Args:
         trained: text of a checkpoint's config. Nothing is compared where it cannot be read or has no model.
@@ -87,7 +87,7 @@ def _value(node: ast.expr) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Comparable: numbers, text and None, in lists and dicts; a parameter is what training makes of it."""
+    """Comparable: numbers, text and None, in lists and dicts; a parameter counts as learned, whatever its value."""
     if isinstance(value, nn.Parameter):
         return 'learned'
     if isinstance(value, torch.Tensor):

@@ -1,8 +1,8 @@
 """The devkit's accumulation of tracks as many small jobs, in processes: every number is the devkit's own.
 
 The devkit takes up to 40 rounds per class over all frames, one per score, each with a table of events and metrics of
-it. Here each round is a job. Its boxes come as arrays and only those of the class and of the score are made again; its
-ids are numbers, which costs less than texts; events that no metric reads are left out before tables are joined; and
+it. Here each round is a job. Its boxes come as arrays, and objects are built for those of the class and score only; its
+ids are numbers, which cost less than strings; events that no metric reads are left out before tables are joined; and
 metrics of single objects are computed once per distinct history.
 """
 import multiprocessing
@@ -37,7 +37,7 @@ Tracks = dict[str, dict[int, list[TrackingBox]]]  # scene -> timestamp -> boxes
 
 
 class _Box(NamedTuple):
-    """What the accumulation reads of a TrackingBox."""
+    """The part of a TrackingBox that the accumulation reads."""
 
     tracking_id: int
     tracking_score: float
@@ -73,7 +73,7 @@ class _Boxes(NamedTuple):
 
 
 class _Accumulator(MOTAccumulatorCustom):
-    """The devkit's, joined in parts: one by one, each scene copies the table of all before it."""
+    """The devkit's accumulator, joined in parts; one by one, each scene would copy the table of all before it."""
 
     @staticmethod
     def merge_event_dataframes(accumulators: Sequence[MOTAccumulatorCustom]) -> Any:
@@ -90,8 +90,8 @@ def _without_pairs(events: Any) -> Any:
 class _Objects:
     """The devkit's metrics that go through the objects one by one, each distinct history of an object looked at once.
 
-    A history is the frames of an object, from its first one on, and whether it was missed in them: all that these
-    metrics depend on. Most objects share theirs with another, or with themselves at another score.
+    A history is the frames of an object, from its first one on, and whether it was missed in them. These metrics depend
+    on nothing else. Most objects share their history with another object, or with themselves at another score.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ class _Objects:
         return self.known[key]
 
     def register(self, host: Any) -> None:
-        """Take the place of the devkit's own loops; sums of whole and half numbers are exact in any order."""
+        """Replace the devkit's own loops; sums of whole and half numbers are exact in any order."""
         def mean(values: np.ndarray) -> float:
             found = values[~np.isnan(values)]
             return found.sum() / len(found) if len(found) else np.nan
@@ -165,7 +165,7 @@ def _start(rounds: _Rounds) -> None:
 
 
 def _end_with_the_parent() -> None:
-    """A process that is killed leaves its pool waiting for jobs for ever."""
+    """Otherwise the pool of a process that was killed waits for jobs for ever."""
     multiprocessing.parent_process().join()
     os._exit(1)
 

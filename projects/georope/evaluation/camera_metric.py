@@ -1,4 +1,4 @@
-"""Detection scores of any classes from an info file alone, and what every metric of camera frames does."""
+"""Detection scores of any classes from an info file alone, and the common part of all metrics of camera frames."""
 import functools
 import os
 import shutil
@@ -42,15 +42,15 @@ class CameraMetric(BaseMetric):
     ``lidar2global`` ((4, 4), LiDAR frame -> global frame) and, as predictions, ``pred_instances_3d`` with
     ``bboxes_3d`` (LiDARInstance3DBoxes of 9 dims in the un-augmented LiDAR frame), ``scores_3d`` and ``labels_3d``.
 
-    The frames scored are those of the info file. When the dataset was cut down on purpose (``indices=...``), exactly
-    its frames are scored, and the log says so. Fewer predictions than the dataset has frames are an error, repeated
-    ones (padding of distributed samplers) are dropped. At most 500 boxes per frame are kept, by score.
-    Boxes whose size under- or overflowed are left out, with a warning that counts them; NaN is an error.
+    The frames of the info file are scored. If the dataset was cut down on purpose (``indices=...``), only its frames
+    are scored, and the log says so. Fewer predictions than frames in the dataset are an error; repeated predictions
+    (padding of distributed samplers) are dropped. At most 500 boxes per frame are kept, by score.
+    Boxes whose size under- or overflowed are left out, and a warning counts them; NaN is an error.
 
     Ground truth are the ``instances`` of the info file: those of the dataset's classes, within ``class_range``, and not
     without any LiDAR or radar point (``bbox_3d_isvalid``). Matching, distances (0.5, 1, 2, 4 m), average precision and
-    errors (of matches within 2 m) are functions of the nuScenes devkit; numbers are its own for its classes and ranges,
-    but for one thing: bicycles within bicycle racks count. There is no attribute and no NDS.
+    errors (of matches within 2 m) are computed by the nuScenes devkit. For its own classes and ranges the numbers equal
+    its own, with one exception: bicycles within bicycle racks count. There are no attributes and no NDS.
 
     Metrics: ``mAP``, ``mATE`` (m), ``mASE``, ``mAOE`` (rad), ``mAVE`` (m/s), ``{class}_AP``. A class that the frames do
     not show has AP NaN and is left out of the means.
@@ -90,7 +90,7 @@ class CameraMetric(BaseMetric):
         return self._read_frames(load_infos(self.ann_file))
 
     def _read_frames(self, info: dict) -> Frames:
-        """The frames of the info file; what is scored later is checked now, so that a long test ends at its start."""
+        """The frames of the info file. Ground truth is checked now, so that a fault in it ends a test at its start."""
         if not self.format_only:
             self._ranges()
             truth_boxes(info, self.ann_file, self.classes, self.use_valid_flag)
@@ -116,7 +116,7 @@ class CameraMetric(BaseMetric):
         return dict(self.class_range)
 
     def check(self) -> None:
-        """Whatever of files and names would end the first batch in an error; called before a training begins."""
+        """Raise the errors of files and names that the first batch would raise; called before a training begins."""
         _ = self.classes, self.frames
 
     def process(self, data_batch, data_samples: Sequence[dict]) -> None:

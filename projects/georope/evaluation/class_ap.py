@@ -1,4 +1,4 @@
-"""Average precision and true positive errors of any classes: the devkit's functions on the truth of an info file."""
+"""Average precision and true positive errors of any classes: the devkit's functions, ground truth of an info file."""
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ class NamedBox(DetectionBox):
 
 
 class Truth(NamedTuple):
-    """The annotations of a frame: names of their classes, global boxes (see ``results``), and where the ego was."""
+    """The annotations of a frame: names of their classes, global boxes (see ``results``), and the ego position."""
 
     names: list[str]
     boxes: dict[str, np.ndarray]

@@ -55,7 +55,7 @@ def split_name(nusc: NuScenes, tokens: Sequence[str]) -> Optional[str]:
 class FrameSetEval(DetectionEval):
     """The devkit's evaluation on a given list of frames instead of a named split; the numbers are the devkit's own.
 
-    Two things differ from ``DetectionEval``, which can do neither: ground truth and predictions are loaded for the
+    Two things differ from ``DetectionEval``: ground truth and predictions are loaded for the
     frames given (the devkit's own loaders, in the order given), and frames without a single box in all of them are
     allowed (the devkit stops with "Invalid box type: None"), so that no detections at all scores mAP 0, NDS 0 and
     errors of 1.
@@ -118,8 +118,8 @@ def save_metrics(prefix: str, summary: dict, details: Any = None) -> None:
 def ground_truth_results(nusc: NuScenes, tokens: Sequence[str]) -> list[tuple[str, list[dict[str, Any]]]]:
     """The annotations of some frames as if they were detections of score 1, for ``write_results``.
 
-    Boxes without LiDAR and radar points are left out: the devkit takes them out of the ground truth, so as detections
-    they would be false. An unknown (NaN) velocity, which the devkit never scores, becomes 0.
+    Boxes without LiDAR and radar points are left out: the devkit removes them from the ground truth, so they would be
+    false detections. An unknown (NaN) velocity, which the devkit never scores, becomes 0.
     """
     with contextlib.redirect_stderr(io.StringIO()):
         truth = load_gt_of_sample_tokens(nusc, tokens, DetectionBox)

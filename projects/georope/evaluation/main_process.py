@@ -12,10 +12,11 @@ _calls = itertools.count()  # the same in all processes
 
 
 def on_main_process(work: Callable[[], Any]) -> Any:
-    """What ``work`` returns in the main process, in all of them; to be called by all.
+    """Run ``work`` in the main process and return its result in all processes; must be called by all.
 
-    The others look for a sign in the store through which the processes met, and sleep: no collective that has a
-    timeout, no core or GPU kept busy. They end with the main process, by the launcher or as its store is gone.
+    The others sleep and poll the store through which the processes met. They wait in no collective, which has a
+    timeout, and keep no core or GPU busy. If the main process ends, they end too, by the launcher or as its store is
+    gone.
     """
     if not is_distributed():
         return work()

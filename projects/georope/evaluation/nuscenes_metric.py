@@ -27,11 +27,11 @@ ERRORS = {**class_ap.ERRORS, 'attr_err': 'mAAE'}
 class NuScenesMetric(CameraMetric):
     """NDS, mAP, true positive errors and AMOTA from the nuScenes devkit, or the result files for its server.
 
-    What data samples need, which frames are scored and what is written: :class:`CameraMetric`. The info file's
+    See :class:`CameraMetric` for what data samples need, which frames are scored and what is written. The info file's
     ``metainfo['version']`` names the tables under ``data_root``, whose annotations are the ground truth.
 
-    ``mAP`` and ``NDS`` are always the devkit's: the mean over its ten classes, of which a model for fewer classes
-    gets 0 for the others. Such a model also gets ``mAP_subset``, the mean AP over its own classes.
+    ``mAP`` and ``NDS`` are always the devkit's: the mean over its ten classes; classes that a model does
+    not have count 0. Such a model also gets ``mAP_subset``, the mean AP over its own classes.
 
     With ``tracking`` the detections are tracked scene by scene and scored by the devkit's ``tracking_nips_2019``:
     AMOTA, AMOTP, and recall, MOTA, MOTP, IDS (ID switches), FRAG at the score of best MOTA. Scenes and times are those

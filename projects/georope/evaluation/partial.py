@@ -1,4 +1,4 @@
-"""What a test had done when it ended: kept in a file, and taken up by the next run (``tools/test.py --go-on``)."""
+"""The finished part of a test that stopped: kept in a file and used by the next run (``tools/test.py --go-on``)."""
 from __future__ import annotations
 
 import hashlib
@@ -60,7 +60,7 @@ def digest_of(checkpoint: str) -> str:
 
 
 def go_on(cfg: Config, path: str, model: str) -> None:
-    """Take out of the config's test what is done. Of a test on streams, only whole scenes count as done.
+    """Remove what is done from the test of a config. In a test on streams, only whole scenes count as done.
 
     Args:
         cfg: the test's config; ``test_dataloader.dataset.indices`` and the evaluator change.
@@ -89,7 +89,7 @@ def go_on(cfg: Config, path: str, model: str) -> None:
 
 
 def run_test(runner, model: str) -> None:
-    """``runner.test()``; where predictions are not finite, what was done until then is written, in all processes.
+    """``runner.test()``; if predictions are not finite, all processes first write what is done.
 
     Raises:
         InputError: predictions are not finite; names the samples and the file with what was done.

@@ -3,7 +3,7 @@
 A frame's prediction travels as one small dict of numpy arrays ("global boxes"), n boxes, float64 unless noted:
 ``token`` (str), ``translation`` (n, 3) gravity centres in metres, ``size`` (n, 3) width, length, height, ``rotation``
 (n, 4) unit quaternions w, x, y, z, ``velocity`` (n, 2) in m/s, ``score`` (n,), ``label`` (n,) int64 and ``dropped``
-(int), the number of boxes beyond the allowed count. All are in the global frame, in falling order of score.
+(int), the number of boxes beyond the allowed count. All are in the global frame, in descending order of score.
 """
 import json
 from collections.abc import Iterable, Sequence
@@ -38,15 +38,15 @@ class NotFiniteError(ValueError, FloatingPointError):
 def guess_attribute(name: str, speed: float) -> str:
     """The nuScenes attribute of a box, from its class and its speed in m/s.
 
-    The detectors predict no attributes. Above 0.2 m/s a box moves (cycles then have a rider), otherwise it takes the
-    most frequent attribute its class has at rest. Rule of mmdet3d and CenterPoint, kept so that mAAE and NDS compare
-    with published numbers. A class of another name has none.
+    The detectors predict no attributes. Above 0.2 m/s a box moves (cycles then have a rider), otherwise it gets the
+    most frequent attribute of its class at rest. This is the rule of mmdet3d and CenterPoint, so that mAAE and NDS are
+    comparable with published numbers. Other classes have no attribute.
     """
     return (_MOVING if speed > MOVING_SPEED else _STILL).get(name, '')
 
 
 def to_global(token: str, boxes, scores, labels, lidar2global, max_boxes: int = 500) -> dict[str, Any]:
-    """Take one frame's boxes to the global frame and to plain numpy.
+    """Convert the boxes of one frame to the global frame and to plain numpy.
 
     Args:
         token: sample token, for messages.
@@ -57,7 +57,7 @@ def to_global(token: str, boxes, scores, labels, lidar2global, max_boxes: int = 
         max_boxes: the best this many are kept.
 
     Returns:
-        Global boxes, see the module's head.
+        Global boxes, see the docstring of the module.
 
     Raises:
         ValueError: a value is not finite, a size is not positive, a box has no velocity, or the pose is not rigid.
@@ -88,8 +88,8 @@ def to_global(token: str, boxes, scores, labels, lidar2global, max_boxes: int = 
 def without_extent(boxes, scores, labels) -> tuple[Any, Any, Any, int]:
     """Boxes without those whose size under- or overflowed (0, negative or infinite), which the devkit would refuse.
 
-    A size is the exponential of what a model says: one wild query of 300 has an impossible one where all else of the
-    frame is sound. NaN is no such thing and stays, for :func:`to_global` to refuse.
+    A size is the exponential of a model's output: one query of hundreds may have an impossible size while the rest of
+    the frame is right. NaN is another matter: it stays, and :func:`to_global` refuses it.
 
     Returns:
         boxes, scores, labels, and how many were left out.
@@ -101,7 +101,7 @@ def without_extent(boxes, scores, labels) -> tuple[Any, Any, Any, int]:
 
 
 def global_boxes(rows: np.ndarray, lidar2global: np.ndarray) -> dict[str, np.ndarray]:
-    """``translation``, ``size``, ``rotation`` and ``velocity`` of global boxes, see the module's head.
+    """``translation``, ``size``, ``rotation`` and ``velocity`` of global boxes, see the docstring of the module.
 
     Args:
         rows: (n, 9) x, y, z of the gravity centre, length, width, height, yaw, velocity in x and y; LiDAR frame. A

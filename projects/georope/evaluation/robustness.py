@@ -1,4 +1,4 @@
-"""Scores against the severity of a perturbation: kept as they come, and as a table."""
+"""Scores against the severity of a perturbation: saved one by one, and shown as a table."""
 import hashlib
 import json
 import math
@@ -68,7 +68,7 @@ def perturb(cfg: Config, kind: str, severity: float, seed: int) -> None:
 
 
 class Scores:
-    """Metrics by setting, kept in a JSON file that is whole at any time.
+    """Metrics by setting, in a JSON file that is written atomically.
 
     Args:
         path: The file, {"results": [{model, kind, severity, seed, config, checkpoint, metrics}]}; what it holds is

@@ -116,9 +116,9 @@ def _by_visibility(whole: FrameSetEval) -> Iterator[tuple[str, tuple[EvalBoxes, 
 def _matches(truth: Sequence, predictions: Sequence, distance: float) -> Iterator[tuple]:
     """Pairs of a frame as the devkit makes them: best scores first, each takes the nearest free box of its class."""
     by_class = defaultdict(lambda: ([], []))
-    for place, boxes in enumerate((truth, predictions)):
+    for side, boxes in enumerate((truth, predictions)):
         for box in boxes:
-            by_class[box.detection_name][place].append(box)
+            by_class[box.detection_name][side].append(box)
     for true, predicted in by_class.values():
         if not true or not predicted:
             continue

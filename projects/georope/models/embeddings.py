@@ -4,15 +4,10 @@ from __future__ import annotations
 import math
 
 import torch
+from mmdet.models.layers import inverse_sigmoid as inverse_sigmoid  # clamps to [0, 1]; the logit is within about +-11.5
 from torch import Tensor, nn
 
 from georope.rope import Rays
-
-
-def inverse_sigmoid(x: Tensor, eps: float = 1e-5) -> Tensor:
-    """The logit of ``x``, clamped to [0, 1] first and bounded to about +-11.5."""
-    x = x.clamp(0, 1)
-    return torch.log(x.clamp(min=eps) / (1 - x).clamp(min=eps))
 
 
 def sine_embedding(x: Tensor, channels: int) -> Tensor:

@@ -1,6 +1,6 @@
 """A synthetic street world written as genuine nuScenes v1.0-mini files.
 
-What a reader of the data may want to know:
+Properties of the data:
 
 - Scenes carry the devkit's own mini_train / mini_val names, so there are at most 8 + 2. For more data raise the number
   of samples per scene.

@@ -1,4 +1,4 @@
-"""A small 32-beam LiDAR: rays against the boxes of all things and the ground."""
+"""A small 32-beam LiDAR: rays that hit the boxes of all objects, or the ground."""
 from __future__ import annotations
 
 import numpy as np
@@ -19,7 +19,7 @@ _SIGNS = np.stack(np.meshgrid([-1, 1], [-1, 1], [-1, 1]), -1).reshape(-1, 3)
 
 
 def scan(rotation: np.ndarray, translation: np.ndarray, boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What the LiDAR meets first.
+    """The first hit of each LiDAR ray.
 
     Args:
         rotation, translation: LiDAR to local world; ground is z = 0.

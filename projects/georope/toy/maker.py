@@ -66,7 +66,7 @@ def make_toy_nuscenes(out: str | os.PathLike, *, scenes: Sequence[int] = (8, 2),
 
 
 def _is_made(out: Path, options: ToyOptions, overwrite: bool) -> bool:
-    """Whether the set is there; an error when something else is in the way."""
+    """Whether the set exists already; an error if something else is at its path."""
     if out.is_dir() and not any(out.iterdir()) or not out.exists():
         return False
     if not (out / OPTIONS_FILE).is_file():

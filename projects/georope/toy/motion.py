@@ -1,4 +1,4 @@
-"""How things move: a curved street, and objects that stand, follow a lane or walk straight ahead."""
+"""How objects move: a curved street, and objects that stand, follow a lane or walk straight ahead."""
 from __future__ import annotations
 
 from dataclasses import dataclass

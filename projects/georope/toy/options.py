@@ -1,4 +1,4 @@
-"""What a toy set is made from: the options, checked once, and how they are remembered beside the data."""
+"""The options of a toy set: checked once, and saved beside the data."""
 from __future__ import annotations
 
 import json

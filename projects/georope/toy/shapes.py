@@ -1,4 +1,4 @@
-"""What things look like: coloured faces in a unit box, x forward, y left, z up from the ground.
+"""The look of objects: coloured faces in a unit box, x forward, y left, z up from the ground.
 
 Every class is a few boxes, some tapered, with painted patches: windows, lamps, stripes. All of it lies inside
 the unit box [-0.5, 0.5] x [-0.5, 0.5] x [0, 1], which is scaled to (length, width, height) of the object, so that

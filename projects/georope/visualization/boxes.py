@@ -1,4 +1,4 @@
-"""Boxes to draw, from whatever holds them, and their projection."""
+"""Boxes to draw, from data samples or result files, and their projection."""
 from __future__ import annotations
 
 import dataclasses
@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.spatial.transform import Rotation
 
-# Corner i has the signs of its three bits: x forward (bit 2), y left (bit 1), z up (bit 0).
-_SIGNS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], dtype=np.float64)
+from georope.datasets.camera_labels import box_corners
+
+# Corner i has the signs of its three bits: x forward (bit 2), y left (bit 1), z up (bit 0), see ``box_corners``.
 EDGES = np.array([[i, i | bit] for bit in (1, 2, 4) for i in range(8) if not i & bit])
 FOOTPRINT = [4, 6, 2, 0]  # bottom corners: front right, front left, back left, back right
 FRONT = [4, 6, 7, 5]
@@ -40,9 +41,8 @@ class Boxes:
     @classmethod
     def build(cls, centres, sizes, rotations, names, velocity, scores=None) -> Boxes:
         """From gravity centres (n, 3), sizes (n, 3) as length, width, height, and rotation matrices (n, 3, 3)."""
-        offsets = _SIGNS * np.asarray(sizes, dtype=np.float64).reshape(-1, 1, 3) / 2
-        rotations = np.asarray(rotations, dtype=np.float64).reshape(-1, 3, 3)
-        corners = np.asarray(centres, dtype=np.float64).reshape(-1, 1, 3) + offsets @ rotations.transpose(0, 2, 1)
+        centres, sizes = (np.asarray(x, dtype=np.float64).reshape(-1, 3) for x in (centres, sizes))
+        corners = box_corners(centres, sizes[:, [1, 0, 2]], np.asarray(rotations, dtype=np.float64).reshape(-1, 3, 3))
         return cls(corners, list(names), np.asarray(velocity, dtype=np.float64).reshape(-1, 2),
                    None if scores is None else np.asarray(scores, dtype=np.float64).reshape(-1))
 

@@ -21,13 +21,13 @@ COLOURS = {
     'trailer': (115, 163, 212), 'barrier': (177, 165, 154), 'motorcycle': (160, 214, 6), 'bicycle': (153, 237, 128),
     'pedestrian': (131, 91, 255), 'traffic_cone': (44, 114, 243),
 }
-# Where people look for them; cameras of other names follow in the order given.
+# As seen from the vehicle; cameras of other names follow in the order given.
 LAYOUT = ('CAM_FRONT_LEFT', 'CAM_FRONT', 'CAM_FRONT_RIGHT', 'CAM_BACK_LEFT', 'CAM_BACK', 'CAM_BACK_RIGHT')
 _SHIFT = 4  # OpenCV draws to 1/16 pixel
 
 
 def class_colour(name: str) -> tuple[int, int, int]:
-    """The colour of a class; classes nuScenes does not have get one that depends on their name only."""
+    """The colour of a class; that of a class which nuScenes does not have depends on its name only."""
     palette = list(COLOURS.values())
     return COLOURS.get(name, palette[zlib.crc32(name.encode()) % len(palette)])
 
@@ -41,12 +41,12 @@ def track_colour(track: str) -> tuple[int, int, int]:
 
 
 def _colours(boxes: Boxes) -> list[tuple[int, int, int]]:
-    """Tracks have a colour each, so that a lost one shows; other boxes that of their class."""
+    """Each track has its own colour, so that a lost track is visible; other boxes have that of their class."""
     return [class_colour(name) for name in boxes.names] if boxes.ids is None else [track_colour(i) for i in boxes.ids]
 
 
 def _short(track: str) -> str:
-    """What is written of an id: the part behind the scene, of long ones the beginning."""
+    """The part of an id that is written: what follows the scene's name, shortened if long."""
     track = track.rsplit('/', 1)[-1]
     return track if len(track) <= 6 else f'{track[:4]}\u2026'
 
@@ -71,15 +71,15 @@ def _write(image: np.ndarray, texts: Sequence[tuple], boxed: bool = False) -> No
 
 
 def _apart(texts: Sequence[tuple]) -> list[tuple]:
-    """Those texts that do not cover an earlier one."""
-    kept, places = [], []
+    """The texts that do not overlap an earlier one."""
+    kept, areas = [], []
     for item in texts:
         x, y, text, _, size, anchor = item
         left, top, right, bottom = _font(size).getbbox(text, anchor=anchor)
-        place = (x + left - 3, y + top - 2, x + right + 3, y + bottom + 2)
-        if all(place[2] < p[0] or p[2] < place[0] or place[3] < p[1] or p[3] < place[1] for p in places):
+        area = (x + left - 3, y + top - 2, x + right + 3, y + bottom + 2)
+        if all(area[2] < a[0] or a[2] < area[0] or area[3] < a[1] or a[3] < area[1] for a in areas):
             kept.append(item)
-            places.append(place)
+            areas.append(area)
     return kept
 
 
@@ -200,19 +200,19 @@ def draw_bev(size: int, predictions: Boxes | None = None, ground_truth: Boxes | 
     image = np.full((size, size, 3), PANEL, dtype=np.uint8)
     scale = size / 2 / bev_range
 
-    def place(points) -> np.ndarray:
+    def pixels(points) -> np.ndarray:
         return np.asarray(points) * (scale, -scale) + size / 2
 
     middle = _fixed([size / 2, size / 2]).tolist()
     for view in views:
-        fan = place(np.vstack([[[0, 0]], view * bev_range * 2]))
+        fan = pixels(np.vstack([[[0, 0]], view * bev_range * 2]))
         _tint(image, fan, FAINT, 0.06)
     texts = [(10, size - 10, 'arrows: motion in one second', FAINT, 11, 'lb')]
     for radius in range(10, int(bev_range) + 1, 10):
         cv2.circle(image, middle, int(radius * scale * (1 << _SHIFT)), GRID, 1, cv2.LINE_AA, _SHIFT)
-        x, y = place(radius * np.array([np.sin(0.5), -np.cos(0.5)]))
+        x, y = pixels(radius * np.array([np.sin(0.5), -np.cos(0.5)]))
         texts.append((x, y, f'{radius} m', FAINT, 11, 'mm'))
-    nose = place([[0, 2.2], [1.1, -1.8], [0, -1.0], [-1.1, -1.8]])
+    nose = pixels([[0, 2.2], [1.1, -1.8], [0, -1.0], [-1.1, -1.8]])
     cv2.fillPoly(image, [_fixed(nose)], TEXT, cv2.LINE_AA, _SHIFT)
     ids = []
     for boxes, truth in ((predictions, False), (ground_truth, True)):
@@ -220,23 +220,23 @@ def draw_bev(size: int, predictions: Boxes | None = None, ground_truth: Boxes | 
             continue
         for corners, velocity, colour in zip(boxes.corners, boxes.velocity, _colours(boxes)):
             colour = TRUTH if truth else colour
-            outline, centre = place(corners[FOOTPRINT, :2]), corners[:, :2].mean(0)
-            front = place(corners[FRONT, :2].mean(0))
+            outline, centre = pixels(corners[FOOTPRINT, :2]), corners[:, :2].mean(0)
+            front = pixels(corners[FRONT, :2].mean(0))
             if not truth:
                 _tint(image, outline, colour, 0.35)
             for start, end in zip(outline, np.roll(outline, -1, 0)):
                 (_dashed if truth else _line)(image, start, end, colour, 1 if truth else 2)
-            _line(image, place(centre), front, colour, 1)
+            _line(image, pixels(centre), front, colour, 1)
             if np.linalg.norm(velocity) > 0.5:  # False for NaN
                 start, end = _fixed([front, front + velocity * (scale, -scale)]).tolist()
                 tip = min(0.5, 6 / max(1e-6, float(np.linalg.norm(velocity) * scale)))
                 cv2.arrowedLine(image, start, end, colour, 1, cv2.LINE_AA, _SHIFT, tip)
         if boxes.ids is not None:
-            beside = place(boxes.corners[:, :, :2].max(1))
+            beside = pixels(boxes.corners[:, :, :2].max(1))
             ids += [(float(x + 5), float(y), _short(track), track_colour(track), 11, 'lb')
                     for (x, y), track in zip(beside, boxes.ids)]
     labels = [label for stroke in strokes for label in stroke.draw(image, lambda segments: (
-        place(segments[..., :2]), np.ones(len(segments), dtype=bool)))]
+        pixels(segments[..., :2]), np.ones(len(segments), dtype=bool)))]
     names = [*labels[::-1], *ids]
     shown = _apart([*names, *texts])  # where they meet, names stay
     _write(image, [text for text in shown if text in texts])
@@ -264,7 +264,7 @@ def draw_frame(images: Sequence[np.ndarray], lidar2img: np.ndarray, predictions:
         images: N images (h, w, 3) uint8, BGR, of any sizes. Each is scaled to fit a cell, then drawn upon.
         lidar2img: (N, 4, 4), LiDAR frame -> pixels of the image given.
         predictions, ground_truth: boxes in the LiDAR frame.
-        cam_names: N names; the six of nuScenes take their natural places (front row, back row).
+        cam_names: N names; the six of nuScenes stand where they look (front row, back row).
         title: headline.
         cell_width: width of a camera's cell in pixels; its height follows the first image.
         bev_range: metres from the LiDAR to the edge of the bird's-eye view.
@@ -285,13 +285,13 @@ def draw_frame(images: Sequence[np.ndarray], lidar2img: np.ndarray, predictions:
     gap, head = 6, 64
     side = max(rows * (cell_height + gap) - gap, cell_width)
     picture = np.full((head + side + gap, columns * (cell_width + gap) + side + 2 * gap, 3), BACKGROUND, np.uint8)
-    for place, i in enumerate(order):
+    for cell, i in enumerate(order):
         scale = min(cell_width / images[i].shape[1], cell_height / images[i].shape[0])
         size = (round(images[i].shape[1] * scale), round(images[i].shape[0] * scale))
         zoom = np.diag([size[0] / images[i].shape[1], size[1] / images[i].shape[0], 1, 1])
         small = cv2.resize(images[i], size, interpolation=cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR)
         drawn = draw_camera(small, zoom @ lidar2img[i], predictions, ground_truth, names[i], strokes)
-        top, left = head + place // columns * (cell_height + gap), gap + place % columns * (cell_width + gap)
+        top, left = head + cell // columns * (cell_height + gap), gap + cell % columns * (cell_width + gap)
         picture[top:top + size[1], left:left + size[0]] = drawn
     left = gap + columns * (cell_width + gap)
     picture[head:head + side, left:left + side] = draw_bev(

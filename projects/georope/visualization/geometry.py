@@ -1,4 +1,4 @@
-"""Pictures of an encoding: where it assumes tokens to be, what it makes of positions, and where queries look."""
+"""Pictures of an encoding: assumed positions of image tokens, response to positions, attention of queries."""
 from __future__ import annotations
 
 import dataclasses
@@ -27,7 +27,7 @@ FLAT = 1e-5  # a response that varies less knows nothing of positions
 
 @dataclasses.dataclass
 class TokenSupport:
-    """Where along its ray an encoding assumes one token to be: M different hypotheses, see ``georope.rope.Support``."""
+    """The assumed position of an image token along its ray: M different hypotheses, see ``georope.rope.Support``."""
 
     weights: np.ndarray
     depths: np.ndarray
@@ -38,20 +38,20 @@ class TokenSupport:
 
 @torch.no_grad()
 def support(encoding: PositionEncoding, rays: Rays, token: int, content: Tensor, layer: int = 0) -> TokenSupport | None:
-    """The support of a token in a decoder layer, None for encodings without depths.
+    """The support of an image token in a decoder layer, None for encodings without depths.
 
     Args:
         encoding: any of ``georope.rope``, or one's own.
         rays: of all tokens of one sample.
         token: index of the token.
-        content: (C,) what the token holds in that layer.
+        content: (C,) features of the token in that layer.
     """
     found = encoding.support(rays.select(torch.tensor([[token]], device=content.device)), content[None, None], layer)
     if found is None:
         return None
-    weights, *places = (x[0, 0].double().cpu().numpy() for x in (found.weights, found.depths, found.spreads))
+    weights, *positions = (x[0, 0].double().cpu().numpy() for x in (found.weights, found.depths, found.spreads))
     # Heads that share a depth are one hypothesis.
-    (depths, spreads), same = np.unique(np.stack(places), axis=1, return_inverse=True)
+    (depths, spreads), same = np.unique(np.stack(positions), axis=1, return_inverse=True)
     return TokenSupport(np.bincount(same.ravel(), weights), depths, spreads, found.uniform, found.patch)
 
 
@@ -111,9 +111,9 @@ def draw_support(seen: Probe, encoding: PositionEncoding, tokens: Mapping[str, i
 
 def draw_depths(seen: Probe, encoding: PositionEncoding, tokens: Mapping[str, int], layers: int,
                 title: str = '') -> np.ndarray:
-    """Density of depth of tokens, a row for each, a curve for each decoder layer, the first on top.
+    """Density of depth of image tokens: a row for each, with a curve for each decoder layer, the first on top.
 
-    A sure depth is a stem. Curves of a token share one scale. Returns (H, W, 3) uint8, BGR.
+    A known depth is a narrow peak. Curves of a token share one scale. Returns (H, W, 3) uint8, BGR.
     """
     supports = {token: [support(encoding, seen.rays, token, seen.token_content(token, layer), layer)
                         for layer in range(layers)] for token in tokens.values()}
@@ -142,7 +142,7 @@ def draw_depths(seen: Probe, encoding: PositionEncoding, tokens: Mapping[str, in
 
 
 def _density(where: TokenSupport, depths: np.ndarray) -> np.ndarray:
-    """Of log depth, at ``depths``; a sure depth is as narrow as can be seen."""
+    """Of log depth, at ``depths``; a known depth is as narrow as can be seen."""
     total = np.zeros_like(depths)
     for weight, mean, spread in zip(where.weights, where.depths, where.spreads):
         if where.uniform and spread:
@@ -156,20 +156,20 @@ def _density(where: TokenSupport, depths: np.ndarray) -> np.ndarray:
 @torch.no_grad()
 def response(encoding: PositionEncoding, rays: Rays, token: int, content: Tensor, points: Tensor, num_heads: int,
              layer: int = 0) -> Tensor:
-    """What the encoding makes of positions alone: the logits between a token and queries at points if all of them hold
-    the same content, 1 + 0i in every pair; 1 is a query at the very position of a token of certain depth.
+    """The effect of positions alone: the logits between an image token and queries at points if all have the same
+    content, 1 + 0i in every pair. A query exactly at the position of a token of known depth has logit 1.
 
     Args:
         encoding: any of ``georope.rope``; additive positions play no part.
         token: index of the token.
-        content: (C,) what predictors see of it.
+        content: (C,) its features, which predictors see.
         points: (n, 3), metres, LiDAR frame.
 
     Returns:
         (num_heads, n).
     """
-    frame = encoding.prepare(rays.select(torch.tensor([[token]], device=points.device)))
-    keys = encoding.rotate_keys(frame, content[None, None], layer)
+    prepared = encoding.prepare(rays.select(torch.tensor([[token]], device=points.device)))
+    keys = encoding.rotate_keys(prepared, content[None, None], layer)
     queries = encoding.rotate_queries(points[None])
     dims = len(content) // num_heads
     unit = points.new_zeros(1, len(points), num_heads, dims)
@@ -188,7 +188,7 @@ def draw_response(seen: Probe, encodings: Mapping[str, PositionEncoding], token:
     Args:
         seen: the frame.
         encodings: {name: encoding}. Those named in ``layers`` see what the token holds in that decoder layer, the
-            others zeros, which is how they start.
+            others zeros, as at the start of training.
         token: index of the token.
         bev_range: metres from the LiDAR to the edge.
         height: of the plane above the LiDAR, metres.
@@ -280,7 +280,7 @@ def draw_attention(seen: Probe, query: int, layer: int, classes: Sequence[str], 
 
 
 def _heat(image: np.ndarray, weights: np.ndarray, stride: int) -> np.ndarray:
-    """Lay weights (rows, columns), 0 to 1, over an image as light; cells of padding are cut off."""
+    """Brighten an image by weights (rows, columns), 0 to 1; cells of padding are cut off."""
     height, width = image.shape[:2]
     wide = cv2.resize(weights.astype(np.float32), None, fx=stride, fy=stride, interpolation=cv2.INTER_LINEAR)
     wide = np.clip(wide[:height, :width], 0, 1)[..., None]

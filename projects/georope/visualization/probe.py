@@ -72,7 +72,7 @@ class Probe:
         return (index * rows + int(v // self.stride)) * columns + int(u // self.stride)
 
     def token_content(self, token: int, layer: int) -> Tensor:
-        """(C,), zeros without a forward pass: an encoding that has not learnt yet does not look at them.
+        """(C,) features of an image token; zeros without a forward pass, since an untrained encoding does not use them.
 
         Raises:
             ValueError: the 2D head left out the token.
@@ -81,10 +81,10 @@ class Probe:
             return self.rays.directions.new_zeros(self.channels)
         if self.chosen is None:
             return self.content[layer, token]
-        place = (self.chosen == token).nonzero()
-        if not len(place):
+        index = (self.chosen == token).nonzero()
+        if not len(index):
             raise ValueError(f'sample {self.name}: the 2D head left out image token {token}, choose another one')
-        return self.content[layer, place[0, 0]]
+        return self.content[layer, index[0, 0]]
 
     def attention_maps(self, query: int) -> np.ndarray:
         """(layers, N, rows, columns): the weights of one query, which sum to 1 in each layer."""
@@ -96,7 +96,7 @@ class Probe:
 
 
 def find_sample(dataset: BaseDataset, sample: str) -> int:
-    """The place of a frame in a dataset, by its token or by that place itself.
+    """The index of a frame in a dataset, by its sample token or by that index itself.
 
     Raises:
         ValueError: there is no such frame.
@@ -111,10 +111,10 @@ def find_sample(dataset: BaseDataset, sample: str) -> int:
     return int(sample)
 
 
-def annotated_boxes(ann_file: str, token: str) -> Boxes | None:
+def annotated_boxes(ann_file: str, sample_token: str) -> Boxes | None:
     """The boxes of a frame of an info file, see ``info.ground_truth``; None where it has no annotations."""
     infos = load_infos(ann_file)
-    entry = next(entry for entry in infos['data_list'] if entry['token'] == token)
+    entry = next(entry for entry in infos['data_list'] if entry['token'] == sample_token)
     return ground_truth(entry, infos['metainfo']['categories']) if 'instances' in entry else None
 
 

@@ -34,7 +34,7 @@ class Stroke:
             project: segments (n, 2, 3) -> pixels (n, 2, 2) and visible (n,), as ``project_segments``.
 
         Returns:
-            The label as a text of ``draw``, where its place is in the image.
+            The label as a text of ``draw``, at its position in the image.
         """
         height, width = image.shape[:2]
         points = np.asarray(self.points, dtype=np.float64)

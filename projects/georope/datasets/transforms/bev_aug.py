@@ -13,7 +13,7 @@ class BEVAug(BaseTransform):
 
     With ``T`` mapping old points to new ones, boxes and velocities are moved by ``T`` and ``lidar2cam``, ``lidar2img``,
     ``lidar2global`` are multiplied by ``inv(T)`` from the right: every point keeps its pixels, its depth in the cameras
-    and its global place. After a scale, ``lidar2cam`` and ``lidar2global`` hold that scale. A drawn angle ``a`` turns
+    and its global position. A scale becomes part of ``lidar2cam`` and ``lidar2global``. A drawn angle ``a`` rotates
     points by ``-a`` (counter-clockwise is positive), the direction of the StreamPETR repository. Random numbers come
     from numpy's global generator in the order: angle, scale, translation.
 

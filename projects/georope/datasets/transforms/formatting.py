@@ -1,4 +1,4 @@
-"""From a frame to what a model takes."""
+"""From a frame to the input of a model."""
 from collections.abc import Sequence
 
 from mmdet3d.datasets.transforms import Pack3DDetInputs
@@ -16,10 +16,10 @@ class PackCameraInputs(Pack3DDetInputs):
     """Pack a frame.
 
     Returns ``inputs``: ``img`` (N, 3, h, w), uint8 if the images are; ``data_samples``: a Det3DDataSample with the
-    metainfo of ``meta_keys`` (``ego_pose`` is another name of ``lidar2global``), and where the frame has labels
+    metainfo of ``meta_keys`` (``ego_pose`` equals ``lidar2global``, see ``CameraFrame``), and for labelled frames
     ``gt_instances_3d`` (``bboxes_3d``, ``labels_3d``) and ``gt_cameras``, a list over cameras of InstanceData:
-    ``bboxes`` (m, 4), ``labels`` (m), ``centers_2d`` (m, 2), ``depths`` (m). ``DataSample.to`` does not reach into that
-    list: its user moves it.
+    ``bboxes`` (m, 4), ``labels`` (m), ``centers_2d`` (m, 2), ``depths`` (m). ``DataSample.to`` does not move this
+    list: whoever uses it does.
     """
 
     def __init__(self,

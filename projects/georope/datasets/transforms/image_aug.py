@@ -1,4 +1,4 @@
-"""Resize, crop, flip and rotate: what it does to camera matrices and 2D labels. No pixel is touched here."""
+"""Resize, crop, flip and rotate: the effect on camera matrices and 2D labels. Pixels are not touched here."""
 import contextlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -13,7 +13,7 @@ from georope.registry import TRANSFORMS
 
 
 class ImagePlan(NamedTuple):
-    """How one camera image becomes the augmented one. The steps are done in the order of the fields.
+    """How one camera image is augmented, in steps in the order of the fields.
 
     Pixel coordinates are continuous: (0, 0) is the outer corner of the first pixel, its centre is (.5, .5).
     """
@@ -94,7 +94,7 @@ class ImageAug(BaseTransform):
             rotate=np.random.uniform(*self.rot_lim))
 
     def plan(self, source: tuple[int, int], draw: dict) -> ImagePlan:
-        """The plan for an image of ``source`` (height, width) pixels; in a test ``draw`` is not looked at."""
+        """The plan for an image of ``source`` (height, width) pixels; in a test ``draw`` is not used."""
         (height, width), (final_height, final_width) = source, self.final_dim
         if not self.training:
             resize = max(final_height / height, final_width / width)
@@ -146,7 +146,7 @@ class ImageAug(BaseTransform):
 
 @contextlib.contextmanager
 def errors_name(token: str, camera: str) -> Iterator[None]:
-    """An OSError within says which sample and camera it is about, as an error of a file."""
+    """Adds sample and camera to an OSError that is raised within."""
     try:
         yield
     except OSError as error:
@@ -155,7 +155,7 @@ def errors_name(token: str, camera: str) -> Iterator[None]:
 
 
 def uncovered(bboxes: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    """Which boxes, given farthest first, are seen if each hides what lies behind it.
+    """Which boxes, given farthest first, are visible if each hides what is behind it.
 
     Args:
         bboxes: (n, 4) pixels, within the image. The whole pixels inside a box count.

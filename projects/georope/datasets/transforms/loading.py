@@ -21,7 +21,7 @@ REDUCED = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_RED
 
 @TRANSFORMS.register_module()
 class LoadCameraAnnotations(BaseTransform):
-    """Put what ``ann_info`` holds (see :class:`georope.datasets.frame.Annotations`) into the frame itself."""
+    """Copy the content of ``ann_info`` (see :class:`georope.datasets.frame.Annotations`) into the frame itself."""
 
     def transform(self, results: dict) -> dict:
         if 'ann_info' not in results:
@@ -97,7 +97,7 @@ class LoadCameraImages(BaseTransform):
 def _with_padding(results: dict, plans: Sequence[Optional[ImagePlan]], images: Sequence[Optional[np.ndarray]],
                   shapes: Sequence[tuple]) -> tuple[list, list, list]:
     """Images, valid sizes and names of missing cameras of a frame in which images may be None: black, of size (0, 0),
-    without 2D labels. Where all are None, nothing is left to look at: black images of their full size."""
+    without 2D labels. Where all are None, they are black images of full size, so that a model has something to see."""
     names = results['cam_names']
     whole = next((image.shape[:2] for image in images if image is not None), None)
     sizes = [plan.size if plan else whole or (results['images'][name]['height'], results['images'][name]['width'])
@@ -116,7 +116,7 @@ def read_image(path: Union[str, np.ndarray], resize: float = 1.0) -> tuple[np.nd
     """Decode an image, a JPEG at the smallest of 1, 1/2, 1/4, 1/8 of its size that is not below ``resize``. One in
     memory, (h, w, 3) uint8 BGR, is taken as it is.
 
-    A rotation tag (EXIF) is not obeyed: calibrations are of the stored pixels.
+    A rotation tag (EXIF) is ignored: calibrations refer to the stored pixels.
 
     Returns:
         (h, w, 3) uint8 BGR, and the reduction (1, 2, 4 or 8). A pixel of a reduced image covers a whole block of the
@@ -138,7 +138,7 @@ def read_image(path: Union[str, np.ndarray], resize: float = 1.0) -> tuple[np.nd
 
 
 def warp_full(image: np.ndarray, plan: ImagePlan) -> np.ndarray:
-    """The planned image by Pillow from the whole one."""
+    """The planned image, made by Pillow from the full-size image."""
     (height, width), (x, y), scale = plan.size, plan.crop, plan.resize
     # What of the crop lies on the resized image, in resized pixels. Only that part is computed.
     left, top = max(x, 0), max(y, 0)
@@ -158,7 +158,7 @@ def warp_full(image: np.ndarray, plan: ImagePlan) -> np.ndarray:
 
 
 def warp_reduced(image: np.ndarray, plan: ImagePlan, reduction: int) -> np.ndarray:
-    """The planned image by one bilinear warp of a reduced one."""
+    """The planned image, made by one bilinear warp of a reduced image."""
     # OpenCV counts pixels from the centre of the first, the plan from its corner.
     half = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]])
     matrix = np.linalg.inv(half) @ plan.matrix @ np.diag([reduction, reduction, 1.0]) @ half

@@ -10,7 +10,7 @@ from georope.registry import TRANSFORMS
 
 
 class Kind(NamedTuple):
-    """What the severity of a kind of perturbation counts, and severities worth a look (our choice)."""
+    """The unit of severity of a kind of perturbation, and useful severities (our choice)."""
     unit: str
     severities: tuple[float, ...]
     smallest: float = 0.0
@@ -28,27 +28,27 @@ KINDS = dict(
 
 @TRANSFORMS.register_module()
 class PerturbCameras(BaseTransform):
-    """Change the cameras of a frame, or what is said of them. Belongs between ImageAug and LoadCameraImages of a test.
+    """Change the cameras of a frame, or their calibration. Belongs between ImageAug and LoadCameraImages of a test.
 
-    The kinds, and what ``severity`` is of each:
+    The kinds, and the meaning of ``severity`` for each:
 
     - ``zoom``: focal lengths times ``1 + severity`` about the middle of the image, in pixels and matrices alike: the
-      calibration stays true, the model meets another lens. What leaves the image stays in the ground truth, so that
+      calibration stays right, only the lens changes. Objects that leave the image stay in the ground truth, so that
       recall falls for every model. A negative severity zooms out: nothing was recorded beyond the image, so the border
       is black.
-    - ``rotation``, ``translation``: the calibration of each camera is wrong by a turn about its centre (normal rotation
-      vector, degrees) or by a shift (normal, metres), drawn anew in each frame; ``severity`` is the standard deviation
-      per axis. The images stay.
+    - ``rotation``, ``translation``: the calibration of each camera has an error: a rotation about its centre (normal
+      rotation vector, degrees) or a shift (normal, metres), drawn anew in each frame; ``severity`` is the standard
+      deviation per axis. The images stay.
     - ``rig_shift``: all cameras stand ``severity`` metres further in the LiDAR frame, in a direction that depends on
-      ``seed`` alone. Calibration and pose stay true: it is the origin of the LiDAR frame that moves, as between two
+      ``seed`` alone. Calibration and pose stay right: it is the origin of the LiDAR frame that moves, as between two
       vehicles. (Were the calibration wrong instead, boxes would merely be off by the shift.)
-    - ``dropout``: the images of ``severity`` cameras, drawn in each frame, are black; calibrations stay. Black instead
-      of left out, since models and batches may count on the number of cameras, and a dead camera is no surprise to a
+    - ``dropout``: the images of ``severity`` cameras, drawn in each frame, are black; calibrations stay. They are black
+      and not left out, because models and batches may rely on the number of cameras, and a dead camera still has its
       calibration.
-    - ``delay``: the pose of the rig is late. In nuScenes a camera's place on the vehicle is constant in a scene and
-      nothing of it can be late; the vehicle moves, though. Each camera is said to stand where it stood ``severity`` key
-      frames ago (1: at the former key frame, half a second in nuScenes; between them poses are interpolated), while
-      image, LiDAR frame and its pose are of now. First frames of scenes have no former one and stay as they are.
+    - ``delay``: the pose of the rig is late. In nuScenes a camera's position on the vehicle is constant in a scene
+      and cannot be late, but the vehicle moves. So each camera is calibrated where it was ``severity`` key frames ago
+      (1: at the key frame before, half a second in nuScenes; between them poses are interpolated), while image, LiDAR
+      frame and its pose are current. The first frame of a scene has no earlier one and stays as it is.
 
     Draws depend on ``seed``, kind, sample token and camera only, not on the severity, which scales them: ``dropout``
     blackens at 2 what it does at 1 and one more. Severity 0 changes nothing, to the bit.
@@ -62,8 +62,8 @@ class PerturbCameras(BaseTransform):
     ``lidar2global`` (4, 4), ``dropout`` only ``image_plans``.
 
     Raises:
-        ValueError: An unknown kind or impossible severity, more black cameras than there are, another place in the
-            pipeline, or a frame with labels, which would have to change too.
+        ValueError: An unknown kind or impossible severity, more black cameras than there are, another position in
+            the pipeline, or a frame with labels, which would have to change too.
     """
 
     def __init__(self, kind: str, severity: float, seed: int = 0) -> None:
