@@ -16,3 +16,4 @@ test: setup
 
 lint: setup
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mkdocs build --strict  # with -q it would not count warnings
