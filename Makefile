@@ -17,3 +17,4 @@ test: setup
 lint: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/python -m mypy
+	$(VENV)/bin/mkdocs build --strict  # with -q it would not count warnings
