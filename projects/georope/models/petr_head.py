@@ -220,7 +220,7 @@ class PETRHead(BaseModule):
             with ``denoising`` also ``dn_logits`` (layers, M, num_classes) and ``dn_codes`` (layers, M, 10) of its M
             noisy objects. float32. With an encoding that has losses, also ``image``, the ``ImageTokens``.
         """
-        image = self._embed_image(as_maps(features), metas, tokens)
+        image = self._embed_image(features, metas, tokens)
         if self.token_encoder is not None:
             *image.entered, image.content = self._encode(self, image)
         device = image.content.device
@@ -323,11 +323,13 @@ class PETRHead(BaseModule):
         return [InstanceData(bboxes_3d=box_code.to_lidar_boxes(boxes), scores_3d=scores, labels_3d=labels)
                 for boxes, scores, labels in decoded]
 
-    def _embed_image(self, maps: Sequence[Tensor], metas: Sequence[dict], chosen: Tensor | None) -> ImageTokens:
-        """The image tokens of feature maps; arguments as in ``forward``."""
-        num_cameras, sizes = maps[0].shape[1], [(features.shape[3], features.shape[4]) for features in maps]
+    def _embed_image(self, features: Tensor | Sequence[Tensor], metas: Sequence[dict],
+                     chosen: Tensor | None) -> ImageTokens:
+        """The image tokens; arguments as in ``forward``."""
+        maps = as_maps(features)
+        num_cameras, sizes = maps[0].shape[1], [(x.shape[3], x.shape[4]) for x in maps]
         cameras = self._read_cameras(metas, num_cameras, sizes, maps[0].device)
-        parts = [features.flatten(3).transpose(2, 3).flatten(1, 2) for features in maps]
+        parts = [x.flatten(3).transpose(2, 3).flatten(1, 2) for x in maps]
         tokens = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         if chosen is not None:
             cameras = cameras.select(chosen)
