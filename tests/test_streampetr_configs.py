@@ -52,6 +52,8 @@ TWINS = [('streampetr', f'_{name}-seq-24e_nus-3d') for name in ('r50_8xb2', 'vov
 
 @pytest.mark.parametrize('folder, suffix, encoding', [
     *((*twin, encoding) for twin in (*TWINS, ('toy', '_toy')) for encoding in ('urope', 'worldrope')),
+    *((*twin, encoding) for twin in (TWINS[0], ('toy', '_toy')) for encoding in (
+        'urope-hybrid', 'urope-mixed', 'worldrope-mixed', 'rayrope', 'learned-depth', 'gta', 'prope', 'pluecker')),
     ('streampetr', '_eva02-l-800x320_8xb2-seq-24e_nus-3d', 'urope')])
 def test_encoding_is_the_only_difference_between_twins(folder, suffix, encoding):
     """On the toy world how training starts as well."""
@@ -65,6 +67,17 @@ def test_encoding_is_the_only_difference_between_twins(folder, suffix, encoding)
             head.pop('init_cfg')
             head['decoder'].pop('positional_bias', None)
     assert a == b
+
+
+def test_streampetr_has_every_encoding_that_petr_has():
+    for petr, stream in (('petr/petr-*_r50_8xb2-24e_nus-3d.py', '_r50_8xb2-seq-24e_nus-3d'), ('toy/petr-*_toy.py', '_toy')):
+        for path in CONFIGS.glob(petr):
+            encoding = path.stem.split('_')[0].removeprefix('petr-')
+            twin = path.with_name(f'streampetr-{encoding}{stream}.py')
+            twin = twin if path.parent.name == 'toy' else CONFIGS / 'streampetr' / twin.name
+            own, other = (load(config.relative_to(CONFIGS)).model.pts_bbox_head for config in (path, twin))
+            assert own.encoding == other.encoding and own.position_embedding == other.position_embedding
+            assert own.get('token_encoder') == other.get('token_encoder') and own.stride == other.stride
 
 
 def test_the_toy_differs_from_petrs_by_what_streampetr_is():

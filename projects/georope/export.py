@@ -16,7 +16,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from georope.models import PETRHead, box_code
-from georope.models.cameras import Cameras, padded_tokens
+from georope.models.cameras import Cameras, as_strides, padded_tokens
 from georope.models.memory import MemoryEntries
 from georope.rope import Rays
 
@@ -64,10 +64,7 @@ class ExportedDetector(nn.Module):
         self.remembers = hasattr(head, 'memory')
         divisor = preprocessor.pad_size_divisor
         self.padded = tuple(-(-size // divisor) * divisor for size in image_size)
-        self.size = tuple(-(-size // head.stride) for size in self.padded)
-        metas = [dict(img_shape=[image_size] * num_cameras)]
-        padding = padded_tokens(metas, num_cameras, self.size, head.stride, torch.device('cpu'))
-        self.register_buffer('padding', padding, persistent=False)
+        self.sizes = [tuple(-(-size // stride) for size in self.padded) for stride in as_strides(head.stride)]
         # What the head reads of numpy matrices in evaluation comes from inputs here.
         self.metas = [dict(img_shape=[image_size] * num_cameras, ego_pose=np.eye(4), timestamp=0.0, scene_token='',
                            prev_exists=True)]
@@ -129,11 +126,14 @@ class ExportedDetector(nn.Module):
         determinant = (x * adjoint[..., 0]).sum(-1)
         inverse = adjoint / determinant[:, None, None]
         origins = -(inverse * lidar2img[:, None, :3, 3]).sum(-1)
-        rays = Rays.from_img2lidar(torch.cat((inverse, origins[..., None]), dim=-1)[None], self.size, head.stride)
+        img2lidar = torch.cat((inverse, origins[..., None]), dim=-1)[None]
         # Of K R with K upper triangular: fy is the length of (y x z), fx fy the determinant.
         fy = torch.linalg.vector_norm(adjoint[..., 0], dim=-1)
         focal = torch.stack((determinant / fy, fy), dim=-1)[None]
-        return Cameras(rays, head._to_tokens(focal, self.size[0] * self.size[1]), self.padding)
+        return Cameras.concatenate([Cameras(
+            Rays.from_img2lidar(img2lidar, size, stride), head._to_tokens(focal, size[0] * size[1]),
+            padded_tokens(self.metas, self.num_cameras, size, stride, lidar2img.device))
+            for size, stride in zip(self.sizes, as_strides(head.stride))])
 
 
 @dataclass(frozen=True)

@@ -47,6 +47,8 @@ def shrink(path: Path) -> dict:
         head.decoder.update(num_layers=2, feedforward_channels=64)
     if isinstance(head.get('encoding', {}).get('reference_focal'), float):
         del head.encoding.reference_focal  # goes with the image size
+    if 'token_encoder' in head:
+        head.token_encoder.update(feedforward_channels=64)
     if 'memory_len' in head:
         head.update(num_query=12, memory_len=16, topk_proposals=8, num_propagated=4)
     if head.get('denoising'):

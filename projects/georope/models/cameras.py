@@ -28,6 +28,19 @@ class Cameras:
     focal_lengths: Tensor | None
     padding: Tensor | None
 
+    @classmethod
+    def concatenate(cls, scales: Sequence[Cameras]) -> Cameras:
+        """Those of the tokens of several feature maps of the same images, one map's behind the other's."""
+        if len(scales) == 1:
+            return scales[0]
+        focal_lengths = [scale.focal_lengths for scale in scales if scale.focal_lengths is not None]
+        focal = torch.cat(focal_lengths, dim=1) if focal_lengths else None
+        padding = None
+        if any(scale.padding is not None for scale in scales):
+            padding = torch.cat([torch.zeros_like(scale.rays.origins[..., 0], dtype=torch.bool) if scale.padding is None
+                                 else scale.padding for scale in scales], dim=1)
+        return cls(Rays.concatenate([scale.rays for scale in scales]), focal, padding)
+
     def select(self, tokens: Tensor) -> Cameras:
         """Those of some tokens, indices (B, K)."""
         focal, padding = self.focal_lengths, self.padding
@@ -38,6 +51,16 @@ class Cameras:
 
 # Meta information with one item per camera.
 PER_CAMERA = ('lidar2img', 'lidar2cam', 'cam2img', 'img_path', 'filename', 'img_shape', 'ori_shape', 'cam_names')
+
+
+def as_maps(features: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    """The feature maps of a head: one stands for itself."""
+    return [features] if isinstance(features, Tensor) else list(features)
+
+
+def as_strides(stride: int | Sequence[int]) -> tuple[int, ...]:
+    """Those of a head's feature maps: one stands for itself."""
+    return (stride, ) if isinstance(stride, int) else tuple(stride)
 
 
 def sample_name(meta: dict) -> str:

@@ -42,7 +42,7 @@ SIZE_ROWS = {'classic': (2, 3, 5), 'stream': (3, 4, 5)}
 FROZEN = {'pc_range': 'pc_range', 'position_range': 'position_range', 'coords_d': 'depths', 'code_weights': None,
           'match_costs': None}
 # What a model may have without a source having it, or the other way round, and still be the same detector.
-OPTIONAL = re.compile(r'img_roi_head\.|pts_bbox_head\.(self_)?encoding\.|.*\.num_batches_tracked$')
+OPTIONAL = re.compile(r'img_roi_head\.|pts_bbox_head\.((self_)?encoding|token_encoder)\.|.*\.num_batches_tracked$')
 
 
 @dataclass

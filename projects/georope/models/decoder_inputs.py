@@ -1,21 +1,34 @@
 """What a head hands to the decoder: image tokens and queries."""
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from .token_encoder import LayerGeometry
+
 
 @dataclass
 class ImageTokens:
-    """What queries attend to: content (B, L, C), position (B, L, C) or None, bool padding (B, L) or None for none, and
-    what the encoding prepared of their rays."""
+    """What queries attend to.
+
+    Attributes:
+        content: (B, L, C).
+        position: (B, L, C), added to keys, or None.
+        padding: bool (B, L), or None for none.
+        frame: what the encoding prepared of their rays.
+        geometry: of the layers of a ``TokenEncoder``.
+        entered: (B, L, C) each, what entered these layers.
+    """
 
     content: Tensor
     position: Tensor | None
     padding: Tensor | None
     frame: Any
+    geometry: Sequence[LayerGeometry] = ()
+    entered: Sequence[Tensor] = ()
 
 
 @dataclass

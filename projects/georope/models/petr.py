@@ -1,13 +1,15 @@
 """The PETR detector: backbone, neck, head (PETR, arXiv 2203.05625)."""
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mmdet3d.models.detectors import Base3DDetector
 from mmdet3d.structures import Det3DDataSample
 from torch import Tensor
 
 from georope.registry import MODELS
 
-from .cameras import without_missing
+from .cameras import as_strides, without_missing
 from .flip_tta import merge, mirror_boxes, mirror_frames
 
 
@@ -18,9 +20,9 @@ class PETR(Base3DDetector):
     Args:
         img_backbone: image backbone; its levels go to the neck.
         img_neck: feature pyramid.
-        pts_bbox_head: head, see ``protocols.Head``; it reads one level.
+        pts_bbox_head: head, see ``protocols.Head``.
         data_preprocessor: ``FramePreprocessor``, or mmdet3d's.
-        position_level: the level the head reads, 0 for the neck's finest.
+        position_level: the level the head reads, 0 for the neck's finest; a list for a head that reads several.
         train_cfg: None; mmdet3d's ``init_model`` says so, whatever the model.
         tta: tests mirror each frame too and merge both results, see ``flip_tta``: dict(distance=...), the metres within
             which boxes are one; None does not.
@@ -31,7 +33,7 @@ class PETR(Base3DDetector):
                  img_neck: dict,
                  pts_bbox_head: dict,
                  data_preprocessor: dict | None = None,
-                 position_level: int = 0,
+                 position_level: int | Sequence[int] = 0,
                  train_cfg: None = None,
                  tta: dict | None = None,
                  init_cfg: dict | None = None) -> None:
@@ -43,17 +45,21 @@ class PETR(Base3DDetector):
                              f'img_backbone, {list(channels)} at strides {list(self.img_backbone.strides)}')
         self.img_neck = MODELS.build(img_neck)
         self.pts_bbox_head = MODELS.build(pts_bbox_head)
-        self.position_level = position_level
+        self.position_level = position_level if isinstance(position_level, int) else tuple(position_level)
+        levels, strides = as_strides(self.position_level), as_strides(self.pts_bbox_head.stride)
+        if len(levels) != len(strides):
+            raise ValueError(f'position_level={position_level} names {len(levels)} levels of img_neck, but '
+                             f'pts_bbox_head.stride={self.pts_bbox_head.stride} is that of {len(strides)}')
         self.tta = tta
 
-    def extract_feat(self, batch_inputs: dict) -> Tensor:
+    def extract_feat(self, batch_inputs: dict) -> Tensor | list[Tensor]:
         """Features of all images.
 
         Args:
             batch_inputs: ``imgs`` (B, N, 3, height, width), normalised and padded.
 
         Returns:
-            (B, N, C, H, W).
+            (B, N, C, H, W); for a head of several strides a list, one map for each.
 
         Raises:
             ValueError: if the feature map does not have the stride that the head counts with.
@@ -62,14 +68,20 @@ class PETR(Base3DDetector):
             raise TypeError('a detector needs the calibration of its images, not a tensor alone (as mmdet3d\'s '
                             'get_flops.py passes it): tools/analysis.py counts parameters and FLOPs')
         imgs = batch_inputs['imgs']
-        features = self.img_neck(self.img_backbone(imgs.flatten(0, 1)))[self.position_level]
-        stride = self.pts_bbox_head.stride
-        expected = tuple(-(-size // stride) for size in imgs.shape[-2:])
-        if features.shape[-2:] != expected:
-            raise ValueError(f'pts_bbox_head.stride={stride} wants a feature map of {expected} for images of '
-                             f'{tuple(imgs.shape[-2:])}, but level {self.position_level} of img_neck has '
-                             f'{tuple(features.shape[-2:])}: check stride, position_level and out_indices')
-        return features.unflatten(0, imgs.shape[:2])
+        levels = self.img_neck(self.img_backbone(imgs.flatten(0, 1)))
+        maps = []
+        for level, stride in zip(as_strides(self.position_level), as_strides(self.pts_bbox_head.stride)):
+            if level >= len(levels):
+                raise ValueError(f'position_level={self.position_level}: img_neck has {len(levels)} levels; raise its '
+                                 'num_outs')
+            features = levels[level]
+            expected = tuple(-(-size // stride) for size in imgs.shape[-2:])
+            if features.shape[-2:] != expected:
+                raise ValueError(f'pts_bbox_head.stride={stride} wants a feature map of {expected} for images of '
+                                 f'{tuple(imgs.shape[-2:])}, but level {level} of img_neck has '
+                                 f'{tuple(features.shape[-2:])}: check stride, position_level and out_indices')
+            maps.append(features.unflatten(0, imgs.shape[:2]))
+        return maps[0] if isinstance(self.position_level, int) else maps
 
     def loss(self, batch_inputs: dict, batch_data_samples: list[Det3DDataSample], **kwargs) -> dict[str, Tensor]:
         """Losses of a batch, see ``PETRHead.loss``."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from georope.registry import MODELS
 
 from .branches import mlp
-from .cameras import Cameras
+from .cameras import Cameras, as_strides
 from .embeddings import frustum_coordinates, inverse_sigmoid, sine_embedding
 from .petr_head import DEPTH_BINS, PETRHead
 
@@ -31,6 +31,8 @@ class PETRClassicHead(PETRHead):
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
+        if not isinstance(self.stride, int):
+            raise ValueError(f'PETRClassicHead reads one feature map, not several of stride={self.stride}')
         layer: Any
         for layer in self.decoder.layers:
             self_attention, cross_attention = layer.attentions
@@ -52,7 +54,7 @@ class PETRClassicHead(PETRHead):
         content, rays = self.input_proj(tokens), cameras.rays
         if not self.position_embedding:
             return content, None
-        corners = replace(rays, directions=rays.directions - self.stride / 2 * rays.footprints.sum(-2))
+        corners = replace(rays, directions=rays.directions - as_strides(self.stride)[0] / 2 * rays.footprints.sum(-2))
         coordinates = frustum_coordinates(corners, self.depths, self.position_range)
         valid = rays.origins.new_ones(tokens.shape[:2])
         if cameras.padding is not None:

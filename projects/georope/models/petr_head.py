@@ -24,20 +24,27 @@ from georope.rope.transfer import to_device
 from . import box_code
 from .assignment import Targets, match, read_targets
 from .branches import cls_branch, mlp, reg_branch
-from .cameras import Cameras, padded_tokens, stack_matrices
+from .cameras import Cameras, as_maps, as_strides, padded_tokens, stack_matrices
 from .decoder import PETRDecoder
 from .decoder_inputs import ImageTokens, Queries
 from .denoising import Denoising, DenoisingQueries
 from .embeddings import MLN, SEGate, cone_code, frustum_coordinates, inverse_sigmoid, lid_depths, sine_embedding_3d
 from .losses import check_losses, check_predictions
 from .query_rotations import QueryPositions, QueryRotations, check_encodings
+from .token_encoder import TokenEncoder
 
 DEPTH_BINS = 64
 
 
+def _encode(head: PETRHead, image: ImageTokens) -> list[Tensor]:
+    """What enters each layer of the token encoder and what leaves the last, each (B, L, C). A function, not a method:
+    compiled, a copy of the head must not run with the first one's weights."""
+    assert head.token_encoder is not None, 'forward asks'
+    return head.token_encoder(image.content, image.geometry, image.padding)
+
+
 def _decode(head: PETRHead, image: ImageTokens, queries: Queries) -> Tensor:
-    """(layers, B, Q, C). A function, not a method: compiled, a copy of the head must not run with the first one's
-    weights."""
+    """(layers, B, Q, C); a function as ``_encode`` is."""
     decoder, encoding = head.decoder, head.encoding
     points = head._to_metres(queries.reference) if queries.points is None else queries.points
     rotations = QueryRotations(
@@ -69,7 +76,7 @@ class PETRHead(BaseModule):
         in_channels: channels of the feature map.
         embed_dims: channels of tokens and queries.
         num_query: learned queries.
-        stride: pixels per cell of the feature map.
+        stride: pixels per cell of the feature map; of several feature maps a list, and all their cells are tokens.
         position_embedding: True keeps PETR's 3D position embedding, its gate and the cone alignment ("hybrid" where
             there is a rotary encoding as well); False builds none of them ("replace"), so that no camera or world
             coordinate enters the content of a token. The norm inside the alignment stays either way.
@@ -79,6 +86,8 @@ class PETRHead(BaseModule):
             cross-attention is: ``georope.RoPE3D`` or ``georope.BEVTimeRoPE``; None for none.
         moving_queries, uncertain_queries: ``moving`` and ``uncertain`` of ``QueryRotations``; the latter needs an
             encoding that takes ``spreads`` of queries, such as ``WorldRoPE``.
+        token_encoder: arguments of ``TokenEncoder`` and ``num_layers``, each with an encoding as ``encoding`` of its
+            own: image tokens attend to each other before queries attend to them. None for no such layers.
         decoder: arguments of ``PETRDecoder``.
         denoising: arguments of ``Denoising``; None for none.
         code_weights: weights of the ten numbers of a box code, in the assignment and in the loss.
@@ -87,9 +96,10 @@ class PETRHead(BaseModule):
             part in the attention of their group.
     """
 
-    _decode = staticmethod(_decode)
+    _encode, _decode = staticmethod(_encode), staticmethod(_decode)
     encoding: PositionEncoding
     self_encoding: PositionEncoding
+    token_encoder: TokenEncoder | None
     pc_range: Tensor
     position_range: Tensor
     code_weights: Tensor
@@ -106,12 +116,13 @@ class PETRHead(BaseModule):
                  in_channels: int = 256,
                  embed_dims: int = 256,
                  num_query: int = 900,
-                 stride: int = 16,
+                 stride: int | Sequence[int] = 16,
                  position_embedding: bool = True,
                  encoding: dict | None = None,
                  self_encoding: dict | None = None,
                  moving_queries: bool = False,
                  uncertain_queries: dict | None = None,
+                 token_encoder: dict | None = None,
                  decoder: dict | None = None,
                  denoising: dict | None = None,
                  code_weights: Sequence[float] = (2, 2, 1, 1, 1, 1, 1, 1, 0.2, 0.2),
@@ -123,7 +134,7 @@ class PETRHead(BaseModule):
         self.num_classes = num_classes
         self.embed_dims = embed_dims
         self.num_query = num_query
-        self.stride = stride
+        self.stride = stride if isinstance(stride, int) else tuple(stride)
         self.compat = compat
         for name, values in (('pc_range', pc_range), ('position_range', position_range), ('code_weights', code_weights),
                              ('depths', lid_depths(DEPTH_BINS, 1.0, position_range[3]))):
@@ -136,15 +147,23 @@ class PETRHead(BaseModule):
         self.query_embedding = mlp(embed_dims * 3 // 2, embed_dims, embed_dims)
         self.transformer = nn.ModuleDict(dict(decoder=PETRDecoder(embed_dims, **(decoder or {}))))
         num_layers, num_heads = len(self.decoder.layers), self.decoder.num_heads
-        self.encoding, self.self_encoding = (
-            MODELS.build(cfg or dict(type='georope.NoEncoding'), default_args=dict(
+
+        def build_encoding(cfg: dict | None, num_layers: int) -> PositionEncoding:
+            return MODELS.build(cfg or dict(type='georope.NoEncoding'), default_args=dict(
                 num_heads=num_heads, head_dim=embed_dims // num_heads, num_layers=num_layers))
-            for cfg in (encoding, self_encoding))
+
+        self.encoding, self.self_encoding = (build_encoding(cfg, num_layers) for cfg in (encoding, self_encoding))
         check_encodings(self.encoding, self.self_encoding, moving_queries, uncertain_queries)
         self.moving_queries, self.uncertain_queries = moving_queries, uncertain_queries
         # One branch serves all layers; the list only gives it the names that released weights have.
         self.cls_branches = nn.ModuleList([cls_branch(embed_dims, num_classes)] * num_layers)
         self.reg_branches = nn.ModuleList([reg_branch(embed_dims)] * num_layers)
+
+        self.token_encoder = None
+        if token_encoder is not None:
+            options = dict(token_encoder)
+            encodings = [build_encoding(encoding, 1) for _ in range(options.pop('num_layers'))]
+            self.token_encoder = TokenEncoder(embed_dims, encodings, **options)
 
         self.denoising = None if denoising is None else Denoising(**denoising)
         self.bbox_coder = TASK_UTILS.build(bbox_coder)
@@ -169,8 +188,9 @@ class PETRHead(BaseModule):
         nn.init.constant_(bias, bias_init_with_prob(0.01))
 
     def compile(self, **options) -> None:
-        """Rotations and decoder by ``torch.compile``, whose ``options`` these are. Names of parameters stay."""
-        self._decode = torch.compile(_decode, **options)
+        """Rotations, decoder and token encoder by ``torch.compile``, whose ``options`` these are. Names of parameters
+        stay."""
+        self._encode, self._decode = torch.compile(_encode, **options), torch.compile(_decode, **options)
 
     @property
     def decoder(self) -> PETRDecoder:
@@ -181,17 +201,18 @@ class PETRHead(BaseModule):
         """Queries that predict, without the denoising ones."""
         return self.num_query
 
-    def forward(self, features: Tensor, metas: Sequence[dict], denoising: DenoisingQueries | None = None,
-                tokens: Tensor | None = None) -> dict:
+    def forward(self, features: Tensor | Sequence[Tensor], metas: Sequence[dict],
+                denoising: DenoisingQueries | None = None, tokens: Tensor | None = None) -> dict:
         """Predict from one frame per sample.
 
         Args:
-            features: (B, N, in_channels, H, W), any number N of cameras.
+            features: (B, N, in_channels, H, W), any number N of cameras; where there are several strides, as many
+                such maps, finest first.
             metas: meta information of the samples: lidar2img (N, 4, 4), cam2img (N, 3 or 4, 3 or 4) where the 3D
                 position embedding is on, img_shape (valid image size).
             denoising: queries that stand in front of the others.
-            tokens: (B, K), the image tokens to attend to, of N * H * W in the order (camera, row, column); None for
-                all.
+            tokens: (B, K), the image tokens to attend to, of N * H * W in the order (camera, row, column), those of
+                further maps behind them; None for all.
 
         Returns:
             dict of ``logits`` (layers, B, num_predictions, num_classes), ``codes`` (layers, B, num_predictions, 10),
@@ -200,10 +221,13 @@ class PETRHead(BaseModule):
             noisy objects. float32. With an encoding that has losses, also ``image``, the ``ImageTokens``.
         """
         image = self._embed_image(features, metas, tokens)
-        queries = self._make_queries(metas, features.device, denoising)
+        if self.token_encoder is not None:
+            *image.entered, image.content = self._encode(self, image)
+        device = image.content.device
+        queries = self._make_queries(metas, device, denoising)
         outputs = self._decode(self, image, queries)
 
-        with torch.autocast(features.device.type, enabled=False):
+        with torch.autocast(device.type, enabled=False):
             outputs = outputs.float()
             logits = self.cls_branches[0](outputs)
         codes = self._predict_codes(outputs, queries.reference)
@@ -216,11 +240,12 @@ class PETRHead(BaseModule):
             results['dn_codes'] = codes[:, denoising.sample, denoising.query]
         return results
 
-    def loss(self, features: Tensor, data_samples: Sequence, tokens: Tensor | None = None) -> dict[str, Tensor]:
+    def loss(self, features: Tensor | Sequence[Tensor], data_samples: Sequence,
+             tokens: Tensor | None = None) -> dict[str, Tensor]:
         """Losses of one frame per sample.
 
         Args:
-            features: (B, N, in_channels, H, W).
+            features: see ``forward``.
             data_samples: with ``gt_instances_3d`` (bboxes_3d, labels_3d); any may be without objects.
             tokens: see ``forward``.
 
@@ -235,7 +260,7 @@ class PETRHead(BaseModule):
             ValueError: if the ground truth is not usable; names the sample.
         """
         metas = [sample.metainfo for sample in data_samples]
-        targets = read_targets(data_samples, self.num_classes, features.device)
+        targets = read_targets(data_samples, self.num_classes, self.pc_range.device)
         denoising = None
         if self.training and self.denoising is not None:
             denoising = self.denoising(targets, self.pc_range, self.num_predictions, self.num_classes)
@@ -276,11 +301,12 @@ class PETRHead(BaseModule):
             losses.update(self._encoding_losses(results['image'], targets))
         return losses
 
-    def predict(self, features: Tensor, data_samples: Sequence, tokens: Tensor | None = None) -> list[InstanceData]:
+    def predict(self, features: Tensor | Sequence[Tensor], data_samples: Sequence,
+                tokens: Tensor | None = None) -> list[InstanceData]:
         """Boxes of the last decoder layer.
 
         Args:
-            features: (B, N, in_channels, H, W).
+            features: see ``forward``.
             data_samples: with meta information.
             tokens: see ``forward``.
 
@@ -297,29 +323,41 @@ class PETRHead(BaseModule):
         return [InstanceData(bboxes_3d=box_code.to_lidar_boxes(boxes), scores_3d=scores, labels_3d=labels)
                 for boxes, scores, labels in decoded]
 
-    def _embed_image(self, features: Tensor, metas: Sequence[dict], chosen: Tensor | None) -> ImageTokens:
+    def _embed_image(self, features: Tensor | Sequence[Tensor], metas: Sequence[dict],
+                     chosen: Tensor | None) -> ImageTokens:
         """The image tokens; arguments as in ``forward``."""
-        _, num_cameras, _, rows, columns = features.shape
-        cameras = self._read_cameras(metas, num_cameras, (rows, columns), features.device)
-        tokens = features.flatten(3).transpose(2, 3).flatten(1, 2)
+        maps = as_maps(features)
+        num_cameras, sizes = maps[0].shape[1], [(x.shape[3], x.shape[4]) for x in maps]
+        cameras = self._read_cameras(metas, num_cameras, sizes, maps[0].device)
+        parts = [x.flatten(3).transpose(2, 3).flatten(1, 2) for x in maps]
+        tokens = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         if chosen is not None:
             cameras = cameras.select(chosen)
             tokens = tokens.gather(1, chosen[..., None].expand(-1, -1, tokens.shape[-1]))
-        content, position = self._embed_tokens(tokens, cameras, (num_cameras, rows, columns))
-        absolute = self.encoding.embed_keys(cameras.rays)
+        content, own = self._embed_tokens(tokens, cameras, (num_cameras, *sizes[0]))
+        position, absolute = own, self.encoding.embed_keys(cameras.rays)
         if absolute is not None:
             position = absolute if position is None else position + absolute
-        return ImageTokens(content, position, cameras.padding, self.encoding.prepare(cameras.rays, metas))
+        image = ImageTokens(content, position, cameras.padding, self.encoding.prepare(cameras.rays, metas))
+        if self.token_encoder is not None:
+            image.geometry = self.token_encoder.prepare(cameras.rays, metas, own)
+        return image
 
-    def _read_cameras(self, metas: Sequence[dict], num_cameras: int, size: tuple[int, int],
+    def _read_cameras(self, metas: Sequence[dict], num_cameras: int, sizes: Sequence[tuple[int, int]],
                       device: torch.device) -> Cameras:
-        """Those of a feature map of ``size`` (rows, columns)."""
+        """Those of feature maps of ``sizes`` (rows, columns)."""
+        strides = as_strides(self.stride)
+        if len(sizes) != len(strides):
+            raise ValueError(f'{type(self).__name__} with stride={self.stride} takes {len(strides)} feature maps, not '
+                             f'{len(sizes)}: position_level of the detector must name one level for each stride')
         lidar2img = stack_matrices(metas, 'lidar2img', num_cameras, 4)
-        rays = Rays.from_lidar2img(lidar2img, size, self.stride, device, torch.float32)
-        padding = padded_tokens(metas, num_cameras, size, self.stride, device)
-        per_camera = size[0] * size[1]
-        focal_lengths = self._focal_lengths(metas, num_cameras, per_camera, device) if self.position_embedding else None
-        return Cameras(rays, focal_lengths, padding)
+        scales = []
+        for (rows, columns), stride in zip(sizes, strides):
+            rays = Rays.from_lidar2img(lidar2img, (rows, columns), stride, device, torch.float32)
+            padding = padded_tokens(metas, num_cameras, (rows, columns), stride, device)
+            focal = self._focal_lengths(metas, num_cameras, rows * columns, device) if self.position_embedding else None
+            scales.append(Cameras(rays, focal, padding))
+        return Cameras.concatenate(scales)
 
     def _focal_lengths(self, metas: Sequence[dict], cameras: int, per_camera: int,
                        device: torch.device) -> Tensor | None:
@@ -381,6 +419,8 @@ class PETRHead(BaseModule):
         """The encoding's, each the mean over its terms of all ranks, as in ``loss``."""
         points = pad_sequence([target.boxes[:, :3] for target in targets], batch_first=True, padding_value=torch.nan)
         losses = self.encoding.losses(image.frame, image.content, points, image.padding)
+        if self.token_encoder is not None:
+            losses.update(self.token_encoder.losses(image.geometry, image.entered, points, image.padding))
         for name, terms in losses.items():
             number = reduce_mean(to_device(torch.tensor(float(terms.numel())), terms.device))
             losses[name] = terms.sum() / number.clamp(min=1 / get_world_size())

@@ -22,11 +22,11 @@ class Head(Protocol):
     is not there: its tokens are padding, which a head must hide (``cameras.padded_tokens`` says which tokens are).
 
     Attributes:
-        stride: pixels per cell of the feature map; the detector checks it.
+        stride: pixels per cell of the feature map; the detector checks it. A tuple of strides asks for as many maps.
         num_classes: classes; ``CheckDataHook`` holds it against the dataset's.
     """
 
-    stride: int
+    stride: int | tuple[int, ...]
     num_classes: int
 
     def loss(self, features: Tensor, data_samples: Sequence[Det3DDataSample], tokens: Tensor | None = None
@@ -34,9 +34,9 @@ class Head(Protocol):
         """Losses of one frame per sample.
 
         Args:
-            features: (B, N, C, H, W).
+            features: (B, N, C, H, W); a list of such maps where ``stride`` is a tuple.
             data_samples: with ``gt_instances_3d`` (bboxes_3d, labels_3d), on the CPU; any may be without objects.
-            tokens: (B, K), the image tokens to attend to, in the order (camera, row, column); None for all. Only
+            tokens: (B, K), the image tokens to attend to, in the order (map, camera, row, column); None for all. Only
                 StreamPETR with an ``img_roi_head`` of a ratio below 1 gives them.
 
         Returns:

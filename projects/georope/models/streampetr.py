@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from georope.registry import MODELS
 
-from .cameras import without_missing
+from .cameras import as_maps, as_strides, without_missing
+from .focal_head import CameraPredictions
 from .losses import check_losses
 from .petr import PETR
 
@@ -28,7 +29,8 @@ class StreamPETR(PETR):
 
     Args:
         img_roi_head: 2D head as an auxiliary task, which also chooses image tokens; None for none. In evaluation it
-            runs only where it leaves out tokens.
+            runs only where it leaves out tokens. Where the 3D head reads several maps it reads that of its own stride,
+            and all tokens of the others stay.
         num_frame_losses: last frames of a window that have losses.
         num_frame_head_grads: last frames of a window that pass the head in training mode, at least
             ``num_frame_losses``.
@@ -51,7 +53,8 @@ class StreamPETR(PETR):
                              f'num_frame_backbone_grads >= 1, not {num_frame_losses}, {num_frame_head_grads}, '
                              f'{num_frame_backbone_grads}')
         self.img_roi_head = None if img_roi_head is None else MODELS.build(img_roi_head)
-        if self.img_roi_head is not None and self.img_roi_head.stride != self.pts_bbox_head.stride:
+        strides = as_strides(self.pts_bbox_head.stride)
+        if self.img_roi_head is not None and self.img_roi_head.stride not in strides:
             raise ValueError(f'img_roi_head.stride={self.img_roi_head.stride} is not that of pts_bbox_head, '
                              f'{self.pts_bbox_head.stride}: both read one feature map')
         self.num_frame_losses = num_frame_losses
@@ -89,18 +92,37 @@ class StreamPETR(PETR):
         metas = [sample.metainfo for sample in samples]
         return self.pts_bbox_head(features, metas, tokens=self._choose(features, metas))
 
-    def _choose(self, features: Tensor, metas: Sequence[dict]) -> Tensor | None:
+    def _choose(self, features: Tensor | Sequence[Tensor], metas: Sequence[dict]) -> Tensor | None:
         """Image tokens for the 3D head, where the 2D head leaves out any."""
         if self.img_roi_head is None or self.img_roi_head.ratio == 1:
             return None
-        return self.img_roi_head(features, metas).tokens
+        return self._chosen(features, self.img_roi_head(self._map_2d(features), metas))
 
-    def _frame_loss(self, features: Tensor, data_samples: Sequence[Det3DDataSample]) -> dict[str, Tensor]:
+    def _map_2d(self, features: Tensor | Sequence[Tensor]) -> Tensor:
+        """The feature map that the 2D head reads."""
+        assert self.img_roi_head is not None, 'only its callers ask'
+        return as_maps(features)[as_strides(self.pts_bbox_head.stride).index(self.img_roi_head.stride)]
+
+    def _chosen(self, features: Tensor | Sequence[Tensor], predictions: CameraPredictions) -> Tensor | None:
+        """(B, K), the tokens that the 2D head chose of its map, and all of the others; None for all."""
+        chosen, maps = predictions.tokens, as_maps(features)
+        if chosen is None or len(maps) == 1:
+            return chosen
+        own, start, kept = self._map_2d(features), 0, []
+        for each in maps:
+            number = each.shape[1] * each.shape[3] * each.shape[4]
+            every = torch.arange(start, start + number, device=chosen.device).expand(len(chosen), -1)
+            kept.append(start + chosen if each is own else every)
+            start += number
+        return torch.cat(kept, dim=1)
+
+    def _frame_loss(self, features: Tensor | Sequence[Tensor],
+                    data_samples: Sequence[Det3DDataSample]) -> dict[str, Tensor]:
         if self.img_roi_head is None:
             return self.pts_bbox_head.loss(features, data_samples)
         metas = [sample.metainfo for sample in data_samples]
-        predictions = self.img_roi_head(features, metas)
-        losses = self.pts_bbox_head.loss(features, data_samples, predictions.tokens)
+        predictions = self.img_roi_head(self._map_2d(features), metas)
+        losses = self.pts_bbox_head.loss(features, data_samples, self._chosen(features, predictions))
         auxiliary = self.img_roi_head.loss(predictions, data_samples)
         check_losses(auxiliary, metas)
         return losses | auxiliary
@@ -118,26 +140,30 @@ class StreamPETR(PETR):
         if first:
             with torch.no_grad(), _evaluating(self):
                 parts.append(self._extract_frames(imgs[:, :first]))
-        features = torch.cat((*parts, self._extract_frames(imgs[:, first:])), dim=1)
+        parts.append(self._extract_frames(imgs[:, first:]))
+        maps = [torch.cat(of_level, dim=1) for of_level in zip(*parts)]  # (B, T, N, C, H, W) each
+        several = not isinstance(self.pts_bbox_head.stride, int)
 
         self.pts_bbox_head.memory.reset()
         losses: dict[str, Tensor] = {}
         for t, samples in enumerate(zip(*windows)):
             metas = [sample.metainfo for sample in samples]
+            features = [frames[:, t] for frames in maps] if several else maps[0][:, t]
             if t >= length - self.num_frame_losses:
-                of_frame = self._frame_loss(features[:, t], samples)
+                of_frame = self._frame_loss(features, samples)
                 losses |= {f'frame_{t}_{name}': loss for name, loss in of_frame.items()}
             elif t >= length - self.num_frame_head_grads:
                 with torch.no_grad():  # the memory is detached: without a loss there is nothing to learn from
-                    self.pts_bbox_head(features[:, t], metas, tokens=self._choose(features[:, t], metas))
+                    self.pts_bbox_head(features, metas, tokens=self._choose(features, metas))
             else:
                 with torch.no_grad(), _evaluating(self):
-                    self.pts_bbox_head(features[:, t], metas)
+                    self.pts_bbox_head(features, metas)
         return losses
 
-    def _extract_frames(self, imgs: Tensor) -> Tensor:
-        """imgs (B, T, N, 3, height, width) -> (B, T, N, C, H, W)."""
-        return self.extract_feat(dict(imgs=imgs.flatten(1, 2))).unflatten(1, imgs.shape[1:3])
+    def _extract_frames(self, imgs: Tensor) -> list[Tensor]:
+        """imgs (B, T, N, 3, height, width) -> the head's maps, (B, T, N, C, H, W) each."""
+        return [features.unflatten(1, imgs.shape[1:3])
+                for features in as_maps(self.extract_feat(dict(imgs=imgs.flatten(1, 2))))]
 
 
 @contextmanager

@@ -86,8 +86,8 @@ class StreamPETRHead(PETRHead):
             self.memory.reset()
         return super().train(mode)
 
-    def forward(self, features: Tensor, metas: Sequence[dict], denoising: DenoisingQueries | None = None,
-                tokens: Tensor | None = None) -> dict:
+    def forward(self, features: Tensor | Sequence[Tensor], metas: Sequence[dict],
+                denoising: DenoisingQueries | None = None, tokens: Tensor | None = None) -> dict:
         """Predict from one frame per stream slot and remember the best predictions; see ``PETRHead.forward``.
 
         ``metas`` need ego_pose, timestamp, scene_token and prev_exists as well, see ``Frames``.

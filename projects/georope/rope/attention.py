@@ -12,7 +12,9 @@ class RotaryAttention(nn.Module):
     """Multi-head attention over ``scaled_dot_product_attention``; parameters are named as in ``nn.MultiheadAttention``.
 
     With rotations ``q~ = q e^{i w.x}``, ``k~ = c k tau``, ``v~ = c v`` and the output is turned back by the query:
-    every key turns once, whatever the number of queries, so that any SDPA kernel serves.
+    every key turns once, whatever the number of queries, so that any SDPA kernel serves. Image tokens as queries have
+    the ``c`` and ``tau`` of keys: a pair of tokens whose places are independent turns by the mean ``c_k conj(c_q)`` of
+    ``e^{i w.(x_k - x_q)}``.
 
     Args:
         embed_dims: channels of queries, keys, values and output.
@@ -42,7 +44,7 @@ class RotaryAttention(nn.Module):
             query: (B, Q, C), additive positions included.
             key: (B, L, C), additive positions included.
             value: (B, L, C).
-            query_rotation: rotation of the queries, None for none.
+            query_rotation: rotation of the queries; of image tokens that of their keys. None for none.
             key_rotation: rotation of the keys and, if it says so, of the values; None for none.
             attn_mask: bool (Q, L) or (B, Q, L), True where a query must not see a key.
             key_padding_mask: bool (B, L), True for keys that nobody may see.
@@ -55,7 +57,7 @@ class RotaryAttention(nn.Module):
                    for x, weight, bias in zip((query, key, value), weights, biases))
         rotate_values = False
         if query_rotation is not None:
-            q = query_rotation.apply(q)
+            q = query_rotation.apply(q, tempered=True)
         if key_rotation is not None:
             k = key_rotation.apply(k, tempered=True)
             rotate_values = key_rotation.rotate_values

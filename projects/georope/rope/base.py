@@ -61,6 +61,8 @@ class PositionEncoding(nn.Module):
 
     Attributes:
         predicts: class attribute, whether ``support`` depends on features, and so on the layer.
+        between_tokens: class attribute, whether what ``rotate_keys`` returns serves for image tokens as queries too, so
+            that they may attend to each other.
         decisive: class attribute, names of the attributes (dotted for those of parts) that decide what the encoding
             computes, beside its parameters. A class lists its own, those of its bases count too. Weights of losses and
             starts of training are none. A checkpoint fits a model if they are equal; for a class with arguments of its
@@ -68,6 +70,7 @@ class PositionEncoding(nn.Module):
     """
 
     predicts = False
+    between_tokens = True
     decisive: tuple[str, ...] = ()
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, num_layers: int = 6) -> None:

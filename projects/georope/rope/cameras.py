@@ -61,6 +61,7 @@ class GTA(PositionEncoding):
 
     decisive = ('metres', 'frequencies')
     frequencies: Tensor
+    between_tokens = False  # a query would need the inverse matrices
 
     def __init__(self, num_heads: int = 8, head_dim: int = 32, metres: float = 2.0,
                  wavelengths: tuple[float, float] = (0.1, 2.0), num_layers: int = 6) -> None:

@@ -22,7 +22,8 @@ class Rays:
         directions: (B, L, 3) metres per metre of depth.
         footprints: (B, L, 2, 3) change of ``direction`` per pixel along u and v.
         pixels: (B, L, 2) where the tokens are in the image, (u, v) in pixels.
-        patch_variance: variance of a pixel coordinate inside a token's patch, ``stride ** 2 / 12`` square pixels.
+        patch_variance: variance of a pixel coordinate inside a token's patch, ``stride ** 2 / 12`` square pixels; for
+            tokens of several strides (B, L, 1).
         image_size: (width, height) of the feature map in pixels.
         cameras: (B, L), int64, index of each token's camera among N. This and the next one are None in rays made by
             hand.
@@ -33,7 +34,7 @@ class Rays:
     directions: Tensor
     footprints: Tensor
     pixels: Tensor
-    patch_variance: float
+    patch_variance: float | Tensor
     image_size: tuple[float, float]
     cameras: Tensor | None = None
     img2lidar: Tensor | None = None
@@ -94,6 +95,25 @@ class Rays:
             return cls(origins, directions.flatten(1, 3), footprints, pixels, stride ** 2 / 12,
                        (columns * stride, rows * stride), cameras, img2lidar)
 
+    @classmethod
+    def concatenate(cls, scales: Sequence[Rays]) -> Rays:
+        """The rays of several feature maps of the same images, one map's tokens behind the other's: each token keeps
+        the patch of its own map.
+
+        Raises:
+            ValueError: the maps do not cover the same pixels.
+        """
+        first = scales[0]
+        if any(rays.image_size != first.image_size for rays in scales):
+            raise ValueError('feature maps of several strides must cover the same pixels, not (width, height) of '
+                             f'{[rays.image_size for rays in scales]}: pad images to multiples of the largest stride '
+                             '(pad_size_divisor of the data_preprocessor)')
+        variances = [torch.ones_like(rays.origins[..., :1]) * rays.patch_variance for rays in scales]
+        joined = {name: torch.cat([getattr(rays, name) for rays in scales], dim=1)
+                  for name in ('origins', 'directions', 'footprints', 'pixels', 'cameras')}
+        return cls(**joined, patch_variance=torch.cat(variances, dim=1), image_size=first.image_size,
+                   img2lidar=first.img2lidar)
+
     def points(self, depths: Sequence[float] | Tensor) -> Tensor:
         """Points on every ray: (B, L, len(depths), 3), metres, LiDAR frame."""
         depths = torch.as_tensor(depths, dtype=self.directions.dtype, device=self.directions.device)
@@ -129,13 +149,15 @@ class Rays:
     def select(self, tokens: Tensor) -> Rays:
         """The rays of some tokens, indices (B, K)."""
         batch = torch.arange(len(tokens), device=tokens.device)[:, None]
-        return self._map(lambda x: x[batch, tokens], 'origins', 'directions', 'footprints', 'pixels', 'cameras')
+        return self._map(lambda x: x[batch, tokens], 'origins', 'directions', 'footprints', 'pixels', 'patch_variance',
+                         'cameras')
 
     def to(self, dtype: torch.dtype) -> Rays:
         """The same rays in another floating point type."""
-        return self._map(lambda x: x.to(dtype), 'origins', 'directions', 'footprints', 'pixels', 'img2lidar')
+        return self._map(lambda x: x.to(dtype), 'origins', 'directions', 'footprints', 'pixels', 'patch_variance',
+                         'img2lidar')
 
     def _map(self, function: Callable[[Tensor], Tensor], *names: str) -> Rays:
         values = {name: getattr(self, name) for name in names}
-        changed: dict[str, Any] = {name: function(value) for name, value in values.items() if value is not None}
+        changed: dict[str, Any] = {name: function(x) for name, x in values.items() if isinstance(x, Tensor)}
         return replace(self, **changed)

@@ -62,8 +62,17 @@ class Rotation:
         return _multiply(x, self.coefficients, None if temperature is None else temperature.transpose(1, 2))
 
     def undo(self, x: Tensor) -> Tensor:
-        """Turn ``x`` (B, L, heads, head_dim) back."""
+        """Turn ``x`` (B, L, heads, head_dim) by the conjugate: back, where the rotation is pure."""
         return _multiply(x, self.coefficients, conjugate=True)
+
+    def every(self, step: int) -> Rotation:
+        """That of every ``step``-th token."""
+        temperature = self.temperature
+        if temperature is not None and temperature.shape[2] > 1:
+            temperature = temperature[:, :, ::step]
+        rotation = Rotation.from_coefficients(self.coefficients[:, ::step], self.rotate_values)
+        rotation.temperature = temperature
+        return rotation
 
 
 @dataclass

@@ -130,6 +130,8 @@ def probe(model: nn.Module, data: dict, truth: Boxes | None = None, run: bool = 
     """
     model.eval()
     head = model.pts_bbox_head
+    if not isinstance(head.stride, int):
+        raise ValueError(f'pictures of geometry and attention show one feature map, not those of stride={head.stride}')
     sample = data['data_samples']
     images = [np.ascontiguousarray(image) for image in data['inputs']['img'].permute(0, 2, 3, 1).byte().cpu().numpy()]
     batch = model.data_preprocessor(pseudo_collate([data]))
