@@ -70,14 +70,13 @@ def test_encoding_is_the_only_difference_between_twins(folder, suffix, encoding)
 
 
 def test_streampetr_has_every_encoding_that_petr_has():
-    for petr, stream in (('petr/petr-*_r50_8xb2-24e_nus-3d.py', '_r50_8xb2-seq-24e_nus-3d'), ('toy/petr-*_toy.py', '_toy')):
-        for path in CONFIGS.glob(petr):
+    for found, twin in (('petr/petr-*_r50_8xb2-24e_nus-3d.py', 'streampetr/streampetr-{}_r50_8xb2-seq-24e_nus-3d.py'),
+                        ('toy/petr-*_toy.py', 'toy/streampetr-{}_toy.py')):
+        for path in CONFIGS.glob(found):
             encoding = path.stem.split('_')[0].removeprefix('petr-')
-            twin = path.with_name(f'streampetr-{encoding}{stream}.py')
-            twin = twin if path.parent.name == 'toy' else CONFIGS / 'streampetr' / twin.name
-            own, other = (load(config.relative_to(CONFIGS)).model.pts_bbox_head for config in (path, twin))
-            assert own.encoding == other.encoding and own.position_embedding == other.position_embedding
-            assert own.get('token_encoder') == other.get('token_encoder') and own.stride == other.stride
+            own, other = (load(name).model.pts_bbox_head for name in (path, twin.format(encoding)))
+            for key in ('encoding', 'position_embedding', 'token_encoder', 'stride'):
+                assert own.get(key) == other.get(key)
 
 
 def test_the_toy_differs_from_petrs_by_what_streampetr_is():

@@ -123,7 +123,8 @@ def losses(head, frames):
 MEMORY = dict(type='georope.StreamPETRHead', num_query=8, memory_len=8, topk_proposals=4, num_propagated=4)
 
 
-MOVING = dict(moving_queries=True, uncertain_queries=dict(box=1.0, drift=0.3))
+MOVING = dict(moving_queries=True, uncertain_queries=dict(box=1.0, drift=0.3),
+              token_encoder=dict(num_layers=1, feedforward_channels=32, dropout=0.0, with_cp=True))
 
 
 @pytest.mark.parametrize('options,with_cp', [(MOVING, True), (MEMORY, False)], ids=['petr', 'stream'])

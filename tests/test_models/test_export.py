@@ -15,8 +15,10 @@ SIZE, CAMERAS = (72, 96), 2  # padded to 96 x 96: the last row of tokens is padd
 PETR = [*(f'petr/petr-{name}_r50_8xb2-24e' for name in (
     'gta', 'learned-depth', 'pluecker', 'prope', 'rayrope', 'urope', 'urope-hybrid', 'urope-mixed', 'worldrope',
     'worldrope-mixed')), 'petr/petr_r50_8xb2-24e', 'petr/petr-classic_vov-800x320_8xb1-24e',
-    'ablations/petr-urope-bevtime_r50_8xb2-24e', 'ablations/petr-worldrope-boxquery_r50_8xb2-24e']
-STREAM = [f'streampetr/streampetr{name}_r50_8xb2-seq-24e' for name in ('', '-worldrope', '-urope-selfrope')]
+    'ablations/petr-urope-bevtime_r50_8xb2-24e', 'ablations/petr-worldrope-boxquery_r50_8xb2-24e',
+    'ablations/petr-worldrope-talking_r50_8xb2-24e']
+STREAM = [f'streampetr/streampetr{name}_r50_8xb2-seq-24e' for name in (
+    '', '-worldrope', '-urope-selfrope', '-worldrope-twoscales')]
 
 
 def exported(name: str, **parts) -> tuple:

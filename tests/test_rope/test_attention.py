@@ -1,9 +1,11 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from cameras import rig, rigid
 from torch import nn
 
-from georope.rope import NoEncoding, Rays, RotaryAttention, Rotation, URoPE
+from georope.rope import NoEncoding, RayRoPE, Rays, RotaryAttention, Rotation, URoPE, WorldRoPE
 
 FEATURES = (3, 5)
 TOKENS = 6 * 15
@@ -226,3 +228,67 @@ def test_mismatching_widths_are_named():
         Rotation.from_phase(torch.randn(1, 1, 9, 8)).apply(torch.randn(1, 9, 8, 32))
     with pytest.raises(ValueError, match='multiple'):
         RotaryAttention(250, 8)
+
+
+TALKING = {'urope': (URoPE, dict()), 'worldrope': (WorldRoPE, dict(bands='mixed')),
+           'keys only': (WorldRoPE, dict(rotate_values=False, temperature='token')), 'rayrope': (RayRoPE, dict())}
+talking = pytest.mark.parametrize('cls,options', TALKING.values(), ids=TALKING)
+
+
+def talk(cls, options, lidar2img, step=1):
+    """Image tokens that attend to every ``step``-th one: attention, tokens, their rotation and the output."""
+    attention, _, _, tokens, _ = setup()
+    torch.manual_seed(1)
+    encoding = cls(8, 8, num_layers=1, **options).double()
+    for parameter in encoding.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    rotation = encoding.rotate_keys(encoding.prepare(Rays.from_lidar2img(lidar2img, FEATURES, 16)), tokens)
+    keys = tokens[:, ::step]
+    return attention, tokens, rotation, attention(tokens, keys, keys, rotation, rotation.every(step))
+
+
+@talking
+@pytest.mark.parametrize('step', [1, 4])
+def test_pairs_of_image_tokens_turn_by_the_mean_of_both(cls, options, step):
+    """c_k conj(c_q), written out for each pair in complex numbers; in keys and in values."""
+    lidar2img = rig()[None].repeat(2, 1, 1, 1)
+    attention, tokens, rotation, out = talk(cls, options, lidar2img, step)
+    q, k, v = (torch.view_as_complex(nn.functional.linear(tokens, weight, bias).unflatten(-1, (8, 4, 2)))
+               for weight, bias in zip(attention.in_proj_weight.chunk(3), attention.in_proj_bias.chunk(3)))
+    c = torch.complex(rotation.cos, rotation.sin).transpose(1, 2).expand_as(q)
+    tau = rotation.temperature
+    tau = torch.ones(2, TOKENS, 8).double() if tau is None else tau[..., 0].transpose(1, 2).expand(2, TOKENS, 8)
+    some = slice(None, None, step)
+    mean = c[:, None, some] * c[:, :, None].conj()  # (B, L, K, heads, pairs)
+    logits = (q[:, :, None].conj() * k[:, None, some] * mean).real.sum(-1) * tau[:, :, None] * tau[:, None, some]
+    values = v[:, None, some] * (mean if rotation.rotate_values else 1)
+    mixed = ((logits / 8 ** 0.5).softmax(2)[..., None] * values).sum(2)
+    expected = attention.out_proj(torch.view_as_real(mixed).flatten(-3))
+    torch.testing.assert_close(out, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_it_is_the_mean_over_independent_places():
+    """Monte Carlo over the mixtures of two tokens."""
+    encoding = WorldRoPE(8, 8, num_layers=1, bands='mixed').double()
+    rays = Rays.from_lidar2img(rig()[None], FEATURES, 16).select(torch.tensor([[3, 22]]))
+    features = torch.randn(1, 2, 64, generator=torch.Generator().manual_seed(0)).double()
+    nn.init.normal_(encoding.predictors[0].weight, std=0.1)
+    exact = replace(rays, patch_variance=0.0)
+    rotation = encoding.rotate_keys(encoding.prepare(exact), features)
+    c = torch.complex(rotation.cos, rotation.sin)[0].transpose(0, 1)  # (2, heads, pairs)
+    where = encoding.support(exact, features)
+    torch.manual_seed(0)
+    number = 20000
+    choice = torch.stack([torch.multinomial(weights, number, True) for weights in where.weights[0]])
+    depths = where.depths[0].gather(1, choice) + where.spreads[0].gather(1, choice) * torch.randn(2, number).double()
+    points = rays.origins[0, :, None] + depths[..., None] * rays.directions[0, :, None]
+    phase = encoding.bands((points[1] - points[0])[None])[0]  # (n, heads, pairs)
+    sampled = torch.complex(phase.cos(), phase.sin()).mean(0)
+    assert (sampled - c[1] * c[0].conj()).abs().max() < 0.03 < 0.1 < (sampled - c[1] * c[0]).abs().max()
+
+
+@talking
+def test_talking_tokens_do_not_depend_on_where_the_frame_is(cls, options):
+    moved = rig() @ torch.linalg.inv(rigid(torch.eye(3).double(), (7.0, -30.0, 2.0)))
+    here, there = (talk(cls, options, matrices[None].repeat(2, 1, 1, 1))[-1] for matrices in (rig(), moved))
+    torch.testing.assert_close(here, there, rtol=1e-8, atol=1e-8)

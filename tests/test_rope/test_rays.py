@@ -4,7 +4,7 @@ from cameras import augmentations, camera, cameras, rig
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from georope.rope import Rays
+from georope.rope import Rays, WorldRoPE
 
 
 def project(lidar2img, points):
@@ -107,3 +107,21 @@ def test_a_camera_that_cannot_be_inverted_is_named(spoil):
 def test_wrong_shape_is_refused():
     with pytest.raises(ValueError, match=r'\(B, N, 4, 4\)'):
         Rays.from_lidar2img(camera()[None], (4, 11), 16)
+
+
+def test_tokens_of_two_scales_keep_their_own_patches():
+    """In what an encoding prepares, in whose patch a point lies, and among chosen tokens."""
+    scales = [Rays.from_lidar2img(rig(2)[None], (rows, 2 * rows), stride) for rows, stride in ((4, 16), (2, 32))]
+    both = Rays.concatenate(scales)
+    assert both.patch_variance.flatten().tolist() == [16 ** 2 / 12] * 64 + [32 ** 2 / 12] * 16
+    encoding = WorldRoPE(2, 16, num_layers=1).double()
+    alone, together = [encoding.prepare(rays).patch for rays in scales], encoding.prepare(both).patch
+    assert torch.equal(together, torch.cat(alone, dim=1))
+    assert alone[1].max() > 3 * alone[0].max()
+    points = scales[0].points([9.0])[:, ::5, 0]
+    assert torch.equal(both.locate(points), torch.cat([rays.locate(points) for rays in scales], dim=1))
+    assert all(rays.locate(points).isfinite().any(1).all() for rays in scales)  # seen once on each scale
+    some = both.select(torch.tensor([[70, 3]]))
+    assert some.to(torch.float32).patch_variance.flatten().tolist() == pytest.approx([32 ** 2 / 12, 16 ** 2 / 12])
+    with pytest.raises(ValueError, match='must cover the same pixels'):
+        Rays.concatenate([scales[0], Rays.from_lidar2img(rig(2)[None], (3, 4), 32)])
